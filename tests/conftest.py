@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 from minitrans import cli
 from minitrans.cachecheck.measure import Report
-from minitrans.model.reference import Weights
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.translate import backend
 from minitrans.translate.translator import Translator
@@ -106,11 +105,6 @@ def worst_deviation(got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
         if one.numel():
             worst = max(worst, (one - other).abs().nan_to_num(nan=torch.inf).max().item())
     return worst
-
-
-def as_numpy(module: nn.Module) -> Weights:
-    """A module's weights as the NumPy reference wants them."""
-    return {name: tensor.numpy() for name, tensor in module.state_dict().items()}
 
 
 def force_likeliest_tokens(model: Transformer, *tokens: int) -> Transformer:

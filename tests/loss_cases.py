@@ -15,6 +15,7 @@ from minitrans.model.transformer import Transformer
 from minitrans.translate.backend import CompiledMode, make_batch_loss
 
 LinearLoss = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
+HIDDEN_WEIGHT_DTYPES = [(torch.float32, torch.float32), (torch.float64, torch.float64), (torch.bfloat16, torch.float32)]
 
 
 def plain_loss(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
@@ -60,6 +61,13 @@ def max_logit_rows(loss_of: LinearLoss) -> int:
     with ShapeRecorder() as shapes:
         with_gradients(loss_of, *random_case([CHUNK_ROWS, CHUNK_ROWS, 5]))
     return max((math.prod(shape[:-1]) for shape in shapes.seen if shape and shape[-1] == 11), default=0)
+
+
+def loss_and_gradients(loss_of: BatchLossFn, model: Transformer, ids: tuple[Tensor, Tensor, Tensor]) -> list[Tensor]:
+    """The loss of a batch, and its gradients by the parameters; with the same dropout every time."""
+    torch.manual_seed(7)
+    loss = loss_of(*ids, 0.1)
+    return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
 
 def make_loss(model: Transformer, mode: CompiledMode = "auto", dtype: torch.dtype | None = None) -> BatchLossFn:

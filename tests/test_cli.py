@@ -9,20 +9,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from commands import copy_run, refusal_message, run_cli, wait_for_group_exit
+from conftest import generator
 
 import minitrans.export
 from minitrans import cli
-from minitrans.cachecheck.measure import Caught, Report
+from minitrans.cachecheck.measure import Report
 from minitrans.cli.common import print_scores
 from minitrans.training.config import SECTIONS
-from minitrans.translate.backend import CompiledMode
-from minitrans.translate.bundle import load_bundle, save_bundle
+from minitrans.translate.bundle import Threshold, load_bundle, save_bundle
 from minitrans.translate.scoring import Scores
 from minitrans.translate.translator import Translation, Translator
 from minitrans.verify import proof
@@ -53,38 +55,12 @@ def test_a_file_in_and_a_file_out(tiny_run: Path, tmp_path: Path) -> None:
     lines = target.read_text(encoding="utf-8").split("\n")
     assert len(lines) == 5
     assert lines[1] == lines[4] == ""
-    assert [p.name for p in tmp_path.iterdir()].count("out.txt.tmp") == 0
     assert command_output("translate", tiny_run, "I love you.") == lines[0] + "\n"
 
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli.translate, "CHUNK_LINES", 2)
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_texts_and_standard_input_in_many_chunks(tiny_run: Path) -> None:
-    texts = ["I love you.", "", "I love you.", "", "I love you."]
-    lines = command_output("translate", tiny_run, stdin="\n".join(texts).encode()).split("\n")
-    assert lines == command_output("translate", tiny_run, *texts).split("\n")
-    assert lines == [lines[0], "", lines[0], "", lines[0], ""]
-    assert lines[0]
-
-
-@pytest.mark.parametrize(
-    ("way", "others"),
-    [
-        ([], [["--no-cache"], ["--precision", "float64"], ["--threads", "1", "--batch-tokens", "8"]]),
-        (["--precision", "float64", "--beam", "3"], [["--no-cache"]]),
-        (["--precision", "float64", "--beam", "3", "--n-best", "2"], [["--no-cache"]]),
-        (["--precision", "float64", "--sample", "5"], [["--no-cache"]]),
-    ],
-)
-def test_how_it_is_computed_changes_no_word(way: list[str], others: list[list[str]], tiny_run: Path) -> None:
-    texts = "I love you.", "", "Machine learning is fun."
-    want = command_output("translate", tiny_run, *way, *texts)
-    for flags in others:
-        assert command_output("translate", tiny_run, *way, *flags, *texts) == want
 
 
 @pytest.mark.parametrize(
@@ -95,6 +71,7 @@ def test_how_it_is_computed_changes_no_word(way: list[str], others: list[list[st
         ("--beam 3", {"beam": 3}),
         ("--length-penalty 0.5", {"length_penalty": 0.5}),
         ("--precision bfloat16", {"dtype": torch.bfloat16}),
+        ("--precision float64", {"dtype": torch.float64}),
         ("--split-sentences", {"split_sentences": True}),
         ("--threads 1", {"threads": 1}),
     ],
@@ -174,9 +151,8 @@ def test_doubts_are_told_for_each_text_and_counted_for_a_file(
     run, source, target = copy_run(tiny_run, tmp_path / "run"), tmp_path / "source", tmp_path / "target"
     texts = "I love you.", "", "Machine learning is fun.", "I love xyzzy."
     good, _, bad, _ = (t.score for t in Translator.load(tiny_run).translations(texts))
-    sizes = json.loads((run / "model.json").read_text())
     for threshold, unsure in ((min(good, bad) - 1, []), ((good + bad) / 2, [1 if good < bad else 3])):
-        (run / "model.json").write_text(json.dumps(sizes | {"threshold": {"score": threshold, "chrf": None}}))
+        save_bundle(run, replace(load_bundle(run), threshold=Threshold(threshold, None)))
         caplog.clear()
         lines = command_output("translate", run, *texts[:3])
         assert caplog.messages == [f"line {number}: unsure" for number in unsure]
@@ -509,7 +485,7 @@ def test_several_processes_give_the_same_lines_and_warnings(tiny_run: Path) -> N
 
 
 @pytest.mark.slow
-def test_ctrl_c_and_a_reader_that_goes_away_end_all_processes_quietly(tiny_run: Path, tmp_path: Path) -> None:
+def test_ctrl_c_a_reader_that_goes_away_and_a_kill_end_all_processes(tiny_run: Path, tmp_path: Path) -> None:
     for interrupt, code, message in ((True, 130, b"minitrans: interrupted\n"), (False, 0, b"")):
         with running_command("translate", tiny_run, "--processes", "2") as process:
             process.stdin.write(b"I love you.\n" * cli.translate.CHUNK_LINES * 2)
@@ -523,6 +499,11 @@ def test_ctrl_c_and_a_reader_that_goes_away_end_all_processes_quietly(tiny_run: 
             assert process.stderr.read() == message
             assert process.wait() == code
         wait_for_group_exit(process.pid)
+    with running_command("translate", tiny_run, "--processes", "2") as process:
+        process.stdin.write(b"I love you.\n" * cli.translate.CHUNK_LINES * 2)
+        assert process.stdout.readline()  # all have begun
+        process.kill()
+    wait_for_group_exit(process.pid)
 
 
 # -- evaluate ---------------------------------------------------------------------------------------------------------
@@ -535,16 +516,6 @@ def test_evaluate_prints_the_json_of_the_contract(tiny_run: Path, reference_flag
     assert set(report) == {*scores.split(), *marks.split(), "seconds", "sentences_per_second"}
     assert (report["exact_match"], report["sentences"]) == (100.0, 15)
     assert "tok:none" in report["bleu_signature"]
-
-
-def make_worse_run(run: Path, folder: Path) -> Path:
-    """A copy of a run that translates badly."""
-    bundle = load_bundle(run)
-    noise = torch.Generator().manual_seed(1)
-    for weights in bundle.model.parameters():
-        weights.data += 0.5 * torch.randn(weights.shape, generator=noise)
-    save_bundle(copy_run(run, folder), bundle)
-    return folder
 
 
 @pytest.fixture
@@ -577,8 +548,7 @@ def test_evaluate_tells_how_often_unsure_is_right(tiny_run: Path, tmp_path: Path
     sources = Path(reference_flags[1]).read_text(encoding="utf-8").splitlines()
     outputs = Translator.load(tiny_run).translations(sources)
     middle = sum(sorted(t.score for t in outputs)[6:8]) / 2  # between scores: `evaluate` may compute them otherwise
-    sizes = json.loads((run / "model.json").read_text())
-    (run / "model.json").write_text(json.dumps(sizes | {"threshold": {"score": middle, "chrf": None}}))
+    save_bundle(run, replace(load_bundle(run), threshold=Threshold(middle, None)))
     unsure = [bool(t.unknown) or t.score < middle for t in outputs]
     wrong = [i % 3 == 0 for i in range(15)]
     lines = "".join(f"{'x' if w else t.text}\n" for t, w in zip(outputs, wrong, strict=True))
@@ -594,14 +564,16 @@ def test_evaluate_tells_how_often_unsure_is_right(tiny_run: Path, tmp_path: Path
         assert marks["unsure_wrong"] == "equal to no reference"
     told_of = f"{100 * both / sum(unsure):.1f}% of these wrong (precision), {20 * both:.1f}% of the wrong"
     assert told_of in command_output(*evaluate)
-    (run / "model.json").write_text(json.dumps({name: sizes[name] for name in sizes if name != "threshold"}))
+    save_bundle(run, replace(load_bundle(run), threshold=None))
     assert "unsure" not in command_output(*evaluate, "--json")
 
 
 def test_evaluate_compares_runs_with_the_first(tiny_run: Path, tmp_path: Path, reference_flags: list[str]) -> None:
-    other = make_worse_run(tiny_run, tmp_path / "other")
-    sizes = json.loads((other / "model.json").read_text())
-    (other / "model.json").write_text(json.dumps(sizes | {"threshold": sizes["threshold"] | {"chrf": 7.0}}))
+    other, bundle, noise = copy_run(tiny_run, tmp_path / "other"), load_bundle(tiny_run), generator(1)
+    for weights in bundle.model.parameters():
+        weights.data += 0.5 * torch.randn(weights.shape, generator=noise)  # it translates badly
+    assert bundle.threshold is not None
+    save_bundle(other, replace(bundle, threshold=replace(bundle.threshold, chrf=7.0)))
     runs = [str(tiny_run), str(other), str(tiny_run)]
     scores = json.loads(command_output("evaluate", *runs, *reference_flags, "--json"))
     assert set(scores) == {"runs", "mean", "std"}
@@ -697,11 +669,8 @@ def test_one_sabotage_shows_the_claims_that_fail() -> None:
 
 
 def test_the_sabotages_are_listed() -> None:
-    lines = command_output("verify", "--list").splitlines()
-    assert [line.split()[0] for line in lines] == [sabotage.id for sabotage in proof.sabotages_to_run("auto")]
-    assert ["positions.restart", "Positions begin at 0 again in every step."] in [
-        line.split(maxsplit=1) for line in lines
-    ]
+    listed = [line.split(maxsplit=1) for line in command_output("verify", "--list").splitlines()]
+    assert listed == [[sabotage.id, sabotage.fault] for sabotage in proof.sabotages_to_run("auto")]
 
 
 def test_the_self_test_shows_what_caught_what_and_counts_for_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -765,67 +734,28 @@ def test_help_ends_with_code_0(words: list[str]) -> None:
             assert f" {name} {summaries[name]}" in text
 
 
-REQUIRED_TRAIN_FLAGS = ["--run-dir=r", "--data.path=p", "--data.source=a", "--data.target=b", "--trainer.max_steps=1"]
-REQUIRED_ARGUMENTS = {  # what each command that computes needs at least
-    "train": REQUIRED_TRAIN_FLAGS,
-    "distill": REQUIRED_TRAIN_FLAGS,
-    "translate": ["r"],
-    "evaluate": ["r", "--source", "s", "--reference", "t"],
-    "verify": ["r"],
-    "explain": ["r", "a"],
-    "serve": ["r"],
-}
-
-
-@pytest.mark.parametrize("name", [name for name in cli.COMMANDS if name != "export"])
-def test_compiled_is_a_flag_where_something_is_computed(name: str) -> None:
-    assert cli.parse_command([name, *REQUIRED_ARGUMENTS[name]])[1].compiled == "auto"
-    for mode in ("auto", "off", "require"):
-        assert cli.parse_command([name, *REQUIRED_ARGUMENTS[name], "--compiled", mode])[1].compiled == mode
-
-
 def test_compiled_reaches_who_computes(
     tiny_run: Path, reference_flags: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    modes: list[str] = []
-    load = Translator.load
-
-    def seen(run: str, device: str, dtype: torch.dtype, compiled: CompiledMode) -> Translator:
-        modes.append(compiled)
-        return load(run, device, dtype, compiled)
-
-    def measured(compiled: CompiledMode, **_: object) -> Report:
-        modes.append(compiled)
-        return Report([])
-
-    def sabotaged(compiled: CompiledMode) -> Iterator[Caught]:
-        modes.append(compiled)
-        return iter(())
-
-    monkeypatch.setattr(Translator, "load", seen)
-    monkeypatch.setattr(proof, "run", measured)
-    monkeypatch.setattr(proof, "self_test", sabotaged)
+    load, run, self_test = Mock(wraps=Translator.load), Mock(return_value=Report([])), Mock(return_value=iter(()))
+    for owner, name, mock in ((Translator, "load", load), (proof, "run", run), (proof, "self_test", self_test)):
+        monkeypatch.setattr(owner, name, mock)
     for words in (["translate", str(tiny_run), "a"], ["evaluate", str(tiny_run), *reference_flags]):
         command_output(*words, "--compiled", "off")
         command_output(*words)
     run_cli("verify", "--self-test", "--compiled", "off")
-    assert modes == ["off", "auto", "off", "auto", "off", "off"]
+    calls = *load.call_args_list, *run.call_args_list, *self_test.call_args_list
+    assert [call.kwargs["compiled"] for call in calls] == ["off", "auto", "off", "auto", "off", "off"]
 
 
+@pytest.mark.parametrize(("compiled", "mode", "left"), [(False, "auto", "off"), (True, "require", "require")])
 def test_workers_do_not_find_out_once_more_that_compiled_code_may_not_compute(
-    monkeypatch: pytest.MonkeyPatch,
+    compiled: bool, mode: str, left: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Plain:
-        compiled = False
-
-    _, args = cli.parse_command(["translate", "r"])
-    monkeypatch.setattr(Translator, "load", lambda *_, **__: Plain())
+    monkeypatch.setattr(Translator, "load", Mock(return_value=Mock(compiled=compiled)))
+    _, args = cli.parse_command(["translate", "r", "--compiled", mode])
     cli.common.load_translator("r", args)
-    assert args.compiled == "off"
-    monkeypatch.setattr(Plain, "compiled", True)
-    _, args = cli.parse_command(["translate", "r", "--compiled", "require"])
-    cli.common.load_translator("r", args)
-    assert args.compiled == "require"
+    assert args.compiled == left
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import CORPUS, tiny_flags
+from commands import tiny_flags, write_corpus
 from package_copy import run_copy
 
 import minitrans
@@ -54,10 +54,7 @@ def replace_text(file: Path, before: str, after: str) -> None:
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a small corpus."""
     folder = tmp_path_factory.mktemp("corpus")
-    for split, n in (("train", 300), ("valid", 8), ("test", 10)):
-        for language in ("en", "zh"):
-            lines = (CORPUS / f"{split}.{language}").read_text(encoding="utf-8").splitlines()[:n]
-            (folder / f"{split}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_corpus(folder, train=300, valid=8, test=10)
     return folder
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import copy_run, refusal_message, run_cli, tiny_flags
+from commands import copy_run, folder_contents, refusal_message, run_cli, tiny_flags
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -109,20 +109,17 @@ def test_any_command_line_ends_in_one_line(offline_dir: Path, name: str, words: 
 # -- Run folders ----------------------------------------------------------------------------------------------------
 
 
-def relative_paths(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
-
-
 def test_reading_a_run_writes_nothing_but_in_the_users_own_cache(
     tiny_run: Path, tmp_path: Path, fresh_model_report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "own")
     monkeypatch.setattr(proof, "run", lambda **_: fresh_model_report)
     run = copy_run(tiny_run, tmp_path / "run", cache_dir=tmp_path / "planted")
-    before = relative_paths(tmp_path)
+    before = folder_contents(tmp_path)
     assert run_cli("translate", run, "I love you.")[0] == 0
     assert run_cli("verify", run)[0] == 0
-    assert {name for name in relative_paths(tmp_path) - before if not name.startswith("own")} == set()
+    after = folder_contents(tmp_path)
+    assert {name: after[name] for name in after if not name.startswith("own")} == before
 
 
 def test_a_run_that_was_moved_with_its_corpus_is_verified_from_anywhere(

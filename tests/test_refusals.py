@@ -280,10 +280,6 @@ BAD_CORPORA: list[tuple[Mapping[str, str | bytes], str]] = [
     (OTHER_FILES | {"train.en.gz": GZIP_BYTES[:-6] + b"x" + GZIP_BYTES[-5:]}, f"{DAMAGED_GZIP}CRC"),
     (OTHER_FILES | {"train.en.gz": GZIP_BYTES[:10] + b"\x07" + GZIP_BYTES[11:]}, f"{DAMAGED_GZIP} ... block"),
 ]
-BAD_NOISE = [
-    ("lowr: 0.1", "data.noise has no lowr; the nearest is lower"),
-    ("lower: 0.6, typo: 0.5", "data.noise add up to 1.1; they must add up to less than 1"),
-]
 BAD_SPLIT_PARTS = ["half", "all[", "all[::2]", "all[0.5:]"]
 NO_FOLDERS = ["corpus", "./corpus", "../corpus", "/nowhere/corpus", "run/corpus", "a/b/corpus", "one"]
 BAD_RUN_CONFIGS = [
@@ -319,6 +315,7 @@ NOT_MARKED_MESSAGE = "is not marked as a run folder by a file .minitrans, so it 
 PROJECT_FILES = {f"project/{name}": "years: of work" for name in ("config.yaml", "README.md", "main.c")}
 BAD_RUN_DIRS: list[tuple[Setup, str, str]] = [
     ({}, f"{REDO} run", "run is not empty; give --resume, --overwrite or another --run-dir"),
+    ({}, f"{REDO} run --resume", "run/checkpoints holds no checkpoint to resume from; train again with --overwrite"),
     ({}, f"{REDO} run --resume --model.d_ff 64", f"{SETTINGS_DIFFER_MESSAGE}model"),
     ({}, f"{REDO} run --resume --seed 64", f"{SETTINGS_DIFFER_MESSAGE}seed"),
     ({}, f"{REDO} run --resume --training.patience 3", f"{SETTINGS_DIFFER_MESSAGE}training"),
@@ -455,7 +452,6 @@ TRAIN_THERE = TRAIN.replace("gone", "corpus")
 REFUSAL_CASES: list[tuple[Setup, str, str]] = [
     *(({}, words, said) for words, said in BAD_COMMANDS + INCOMPLETE_COMMANDS),
     *(({"c.yaml": text}, f"{TRAIN} --config c.yaml", f"c.yaml ... {said}") for text, said in BAD_SETTINGS),
-    *(({"c.yaml": f"data: {{noise: {{{noise}}}}}"}, f"{TRAIN} --config c.yaml", said) for noise, said in BAD_NOISE),
     *(({}, f"{TRAIN} {flags}", said) for flags, said in BAD_FLAGS),
     *(({f"corpus/{name}": files[name] for name in files}, TRAIN_THERE, said) for files, said in BAD_CORPORA),
     *(
@@ -477,35 +473,21 @@ REFUSAL_CASES: list[tuple[Setup, str, str]] = [
     *(({"run/config.yaml": text}, "verify run", said) for text, said in BAD_RUN_CONFIGS),
     *BAD_RUN_DIRS,
     *((damage, "translate run a", said) for damage, said in RUN_DAMAGES),
-    (
-        edit_metadata(source="de"),
-        "evaluate RUN run --source one --reference one",
-        "run translates de to zh, ... en to zh; comp",
-    ),
-    (
-        edit_metadata(target="de"),
-        "evaluate RUN run --source one --reference one",
-        "run translates en to de, ... en to zh; comp",
+    *(
+        (edit_metadata(**{side: "de"}), "evaluate RUN run --source one --reference one", f"{said}, ... en to zh; comp")
+        for side, said in (("source", "run translates de to zh"), ("target", "run translates en to de"))
     ),
 ]
 
 
-@pytest.fixture(scope="module")
-def hf_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What has been read of corpora."""
-    return tmp_path_factory.mktemp("cache")
-
-
+@pytest.mark.usefixtures("offline_dir")
 @pytest.mark.parametrize(
     ("given", "words", "said"), REFUSAL_CASES, ids=[f"{words[-40:]}-{said[:40]}" for _, words, said in REFUSAL_CASES]
 )
 def test_what_is_wrong_is_said_in_one_line_and_nothing_else_is_done(
-    given: Setup, words: str, said: str, tiny_run: Path, hf_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: Setup, words: str, said: str, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is said must be in the line; ` ... ` stands for anything."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", hf_cache)
     monkeypatch.chdir(tmp_path)
     write_files(tmp_path, GIVEN_FILES)
     os.mkfifo("pipe")

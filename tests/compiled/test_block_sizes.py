@@ -95,9 +95,10 @@ def test_steps_in_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tole
 
 
 @pytest.mark.usefixtures("_lesser_processor")
-def test_lesser_processors_train_the_same() -> None:
+def test_lesser_processors_train_and_decode_the_same() -> None:
     test_training_is_the_same(
         {"d_head": 7, "n_heads": 3, "d_ff": 50, "vocab_size": 257, "max_len": 130}, [5, 33, 64], [33, 129, 3]
     )
     for dtype, tolerance in (torch.float32, 1e-4), (torch.bfloat16, 0.2):
         test_lower_dtypes_differ_by_their_rounding(dtype, tolerance, 129)
+    test_steps_in_lower_dtypes_differ_by_their_rounding(torch.bfloat16, 0.2, 129)

@@ -4,7 +4,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.data import batching, loader
@@ -43,7 +43,6 @@ def patch_rank(patch: pytest.MonkeyPatch, rank: int, n: int) -> None:
 
 
 @given(length_pairs, st.integers(1, 200), st.integers(0, 5))
-@settings(deadline=None)
 def test_every_row_is_in_one_batch_none_over_budget_or_too_small_and_shapes_are_those_of_every_epoch(
     pairs: list[tuple[int, int]], batch_tokens: int, seed: int
 ) -> None:

@@ -1,11 +1,9 @@
-import csv
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import datasets
@@ -28,7 +26,6 @@ from minitrans.data import readers
 from minitrans.data.corpus import (
     flatten_id_column,
     load_corpus,
-    load_run_corpus,
     tokenize_corpus,
     train_tokenizer,
 )
@@ -120,33 +117,6 @@ def test_text_is_read_as_it_stands(tmp_path: Path, name: str, content: str | byt
     """Quotation marks of a tsv, what looks like a number, a date or nothing, and every line end but a line feed."""
     folder = write_files(tmp_path / "corpus", {"train.tsv": TSV, "valid.tsv": TSV, f"test.{name}": content})
     assert pairs_of_split(load_corpus(data_config(folder)), "test") == pairs
-
-
-TSV_LOADER_KWARGS = {"sep": "\t", "quoting": csv.QUOTE_NONE, "keep_default_na": False, "skip_blank_lines": False}
-TEXT_FEATURES = datasets.Features({"en": datasets.Value("string"), "zh": datasets.Value("string")})
-
-
-@pytest.mark.parametrize(
-    ("builder", "content", "options", "rows"),
-    [
-        ("csv", "en\tzh\nabc\n", TSV_LOADER_KWARGS, [("abc", "")]),
-        ("csv", "en\tzh\na\tb\tc\n", TSV_LOADER_KWARGS, [("b", "c")]),
-        ("csv", "en\tzh\na\rb\tc\n", TSV_LOADER_KWARGS, [("a", ""), ("b", "c")]),
-        ("csv", "en\tzh\r\na\tb\r\n", TSV_LOADER_KWARGS | {"lineterminator": "\n"}, [("a", None)]),
-        ("csv", "en,zh\na\n", {"keep_default_na": False}, [("a", "")]),
-        ("csv", "en,zh\n007,x\n", {"keep_default_na": False}, [(7, "x")]),
-        ("json", '{"en": "2020-01-01", "zh": "x"}\n', {}, [(datetime(2020, 1, 1), "x")]),
-        ("json", '{"en": "2020-01-01", "zh": "x"}\n', {"features": TEXT_FEATURES}, [("2020-01-01 00:00:00", "x")]),
-        ("json", '{"en": "a", "zh": "b"}\n{"en": "c"}\n', {}, [("a", "b"), ("c", None)]),
-    ],
-)
-def test_why_text_files_are_not_left_to_datasets(
-    tmp_path: Path, builder: str, content: str, options: dict[str, object], rows: list[tuple[object, ...]]
-) -> None:
-    """Each of these loses or changes text without a word. Once `datasets` does better, our readers may go."""
-    write_files(tmp_path, {"file": content})
-    pairs = datasets.load_dataset(builder, data_files=str(tmp_path / "file"), streaming=True, **options)["train"]
-    assert [(row.get("en"), row.get("zh")) for row in pairs] == rows
 
 
 def test_a_fault_in_the_middle_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,14 +270,6 @@ def test_what_stands_in_two_splits_is_counted_and_left_out_if_asked_for(
     assert pairs_of_split(fewer, "train") == [("a", "1"), ("d", "4"), ("d", "5"), ("e", "7")]
     assert caplog.messages == [counted[0], counted[4], *(f"left out {message}" for message in counted[1:4])]
     assert [pairs_of_split(fewer, split) for split in ("valid", "test")] == [splits["valid"], splits["test"]]
-
-
-def test_run_corpus(tmp_path: Path) -> None:
-    one = write_pairs(tmp_path / "one", "tsv", {"train": PAIRS, "valid": PAIRS[:1]})
-    other = write_pairs(tmp_path / "other", "lines", {"train": PAIRS, "valid": PAIRS[1:]})
-    write_files(tmp_path, {"config.yaml": f"data:\n  path: {one}\n  source: en\n  target: zh\n"})
-    assert pairs_of_split(load_run_corpus(tmp_path), "valid") == PAIRS[:1]
-    assert pairs_of_split(load_run_corpus(tmp_path, str(other)), "valid") == PAIRS[1:]
 
 
 # -- corpus: tokenizer and ids ----------------------------------------------------------------------------------------

@@ -2,21 +2,19 @@
 
 import json
 import math
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from commands import CORPUS, run_readme_code
+from commands import CORPUS, run_cli, run_readme_code
 from conftest import BOS, EOS, PAD, force_likeliest_tokens, random_ids, random_model
 from torch import nn
 from torch.nn import functional as F
 
 pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 
-from minitrans import cli
 from minitrans.errors import UserError
 from minitrans.export import ctranslate2 as export_ctranslate2
 from minitrans.export.ctranslate2 import engine_decode, engine_translate, export, load_engine, save_engine, vocab_pieces
@@ -209,41 +207,24 @@ def test_probabilities_that_are_all_too_high_are_far_off() -> None:
 
 # -- the command ----------------------------------------------------------------------------------------------------
 
-Capture = pytest.CaptureFixture[str]
 
+def test_the_command_scores_both_arithmetics_beside_ours_and_says_where_they_are(
+    tiny_run: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And counts the translations that differ, of which one of them is made to have many."""
 
-@pytest.fixture
-def export_argv(tiny_run: Path, tmp_path: Path) -> list[str]:
-    """The words that export the tiny run and score it."""
-    source, reference = (str(tiny_run.parent / f"test.{language}") for language in ("en", "zh"))
-    return ["export", str(tiny_run), "-o", str(tmp_path / "out"), "--source", source, "--reference", reference]
+    def spoilt(engine: Any, bundle: Any, lines: list[str]) -> list[str]:
+        return ["x" if engine.compute_type.startswith("int8") else t for t in engine_translate(engine, bundle, lines)]
 
-
-def test_the_command_writes_the_folder_and_says_where(export_argv: list[str], tmp_path: Path, capsys: Capture) -> None:
-    assert cli.main(export_argv[:4]) == 0
-    assert capsys.readouterr() == ("", f"engine: {tmp_path / 'out'}\n")
-    assert (tmp_path / "out" / "model.bin").is_file()
-
-
-def test_the_command_scores_both_arithmetics_beside_ours(export_argv: list[str], capsys: Capture) -> None:
-    assert cli.main(export_argv) == 0
-    printed = capsys.readouterr().out.splitlines()
+    monkeypatch.setattr("minitrans.export.ctranslate2.engine_translate", spoilt)
+    scored = "--source", corpus / "test.en", "--reference", corpus / "test.zh"
+    code, out, err = run_cli("export", tiny_run, "-o", tmp_path / "out", *scored)
+    assert (code, err.splitlines()[0]) == (0, f"engine: {tmp_path / 'out'}")
+    printed = out.splitlines()
     names = ["minitrans float32", "ctranslate2 float32", "ctranslate2 int8"]
     assert [line.split(": BLEU ")[0] for line in printed[:3]] == names
     assert printed[0].split("BLEU ")[1].split(" (")[0] == printed[1].split("BLEU ")[1].split(" (")[0]
     assert "p = 1.000" in printed[1]
     assert printed[3].startswith("BLEU nrefs:1|")
-    assert printed[5] == "ctranslate2 float32: 0 of 15 translations differ from those of minitrans"
-    assert re.fullmatch(r"ctranslate2 int8: \d+ of 15 translations differ from those of minitrans", printed[6])
-
-
-def test_translations_that_differ_are_counted_for_each_arithmetic(
-    export_argv: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def spoilt(engine: Any, bundle: Any, lines: list[str]) -> list[str]:
-        return ["x" if engine.compute_type.startswith("int8") else t for t in engine_translate(engine, bundle, lines)]
-
-    monkeypatch.setattr("minitrans.export.ctranslate2.engine_translate", spoilt)
-    assert cli.main(export_argv) == 0
-    counts = re.findall(r"^ctranslate2 (\w+): (\d+) of 15 translations differ", capsys.readouterr().out, re.M)
-    assert counts == [("float32", "0"), ("int8", "15")]
+    differing = "of 15 translations differ from those of minitrans"
+    assert printed[5:] == [f"ctranslate2 float32: 0 {differing}", f"ctranslate2 int8: 15 {differing}"]

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from conftest import ATOL, generator, random_tensor, randomize, worst_deviation
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from minitrans.model.attention import (
@@ -15,7 +15,6 @@ from minitrans.model.attention import (
     scaled_dot_product_attention,
 )
 from minitrans.model.cache import KeyValues
-from minitrans.verify.oracles import as_torch_state
 
 B, H, TQ, TK, DH, DV, D = 2, 3, 5, 7, 4, 9, 6
 ALL_KEYS_MASK = torch.ones(1, 1, 1, 1, dtype=torch.bool)
@@ -42,25 +41,12 @@ def random_mask(seed: int, *shape: int) -> Tensor:
 # Scores, weights, output
 
 
-def test_weights_come_back_only_when_asked_for() -> None:
-    q, k, v = random_qkv(8)
-    assert scaled_dot_product_attention(q, k, v)[1] is None
-    weights = scaled_dot_product_attention(q, k, v, need_weights=True)[1]
-    assert weights is not None
-    assert torch.equal(weights, attention_weights(q, k))
-
-
-@pytest.mark.parametrize(
-    ("mask", "error", "message"),
-    [
-        (torch.zeros(B, 1, TQ, TK), TypeError, r"torch\.bool"),
-        (torch.zeros(1, 1, TQ, TK), TypeError, r"torch\.bool"),
-        (torch.ones(TQ, TK, dtype=torch.bool), ValueError, "does not broadcast"),
-    ],
-)
-def test_attention_refuses_a_mask_that_is_not_one(mask: Tensor, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_attention_refuses_a_mask_that_is_not_one() -> None:
+    mask = torch.ones(B, 1, TQ, TK)
+    with pytest.raises(TypeError, match=r"torch\.bool"):
         scaled_dot_product_attention(*random_qkv(9), mask)
+    with pytest.raises(ValueError, match="does not broadcast"):
+        scaled_dot_product_attention(*random_qkv(9), mask[0, 0].bool())
 
 
 def test_dropout_drops_and_rescales_weights_and_reports_them_undropped() -> None:
@@ -131,16 +117,6 @@ def multi_head(seed: int, n_heads: int = H, d_head: int | None = DH) -> MultiHea
     return randomize(MultiHeadAttention(D, n_heads, d_head), seed)
 
 
-def test_pytorchs_weights_can_be_loaded() -> None:
-    torch_module = randomize(nn.MultiheadAttention(D, H, batch_first=True), 5)
-    own = MultiHeadAttention(D, H).double()
-    names = {new: old for old, new in zip(own.state_dict(), as_torch_state(own.state_dict()), strict=True)}
-    own.load_state_dict({names[name]: tensor for name, tensor in torch_module.state_dict().items()})
-    q, kv = random_tensor(6, B, TQ, D), random_tensor(7, B, TK, D)
-    want, _ = torch_module(q, kv, kv, need_weights=False)
-    assert worst_deviation([own(q, kv, kv)[0]], [want]) <= ATOL
-
-
 @pytest.fixture
 def projection_out_features(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows of each projection's matrix, in order."""
@@ -172,33 +148,22 @@ def test_self_attention_is_one_product_and_a_source_in_the_cache_is_not_projecte
     assert projection_out_features == [H * DH, D]
 
 
-@pytest.mark.parametrize("same", ["query and key", "key and value", "query and value", "none"])
-def test_forward_projects_each_of_three_inputs_by_its_own_matrix(same: str) -> None:
-    module = multi_head(4)
-    n = TK if "query" in same else TQ
-    query, key, value = random_tensor(5, B, n, D), random_tensor(6, B, TK, D), random_tensor(7, B, TK, D)
-    match same:
-        case "query and key":
-            key = query
-        case "key and value":
-            value = key
-        case "query and value":
-            value = query
+@pytest.mark.parametrize("names", ["xxy", "xyy", "xyx", "xyz"])  # which of query, key and value are one
+def test_forward_projects_each_of_three_inputs_by_its_own_matrix(names: str) -> None:
+    module, tensors = multi_head(4), {name: random_tensor(seed, B, TK, D) for seed, name in enumerate("xyz", 5)}
+    query, key, value = (tensors[name] for name in names)
     mask = torch.arange(TK)[None, None, None] < torch.tensor([TK, 3])[:, None, None, None]
     (q,), (k,), (v,) = module.project(query, 0, 1), module.project(key, 1, 2), module.project(value, 2, 3)
     heads, weights = scaled_dot_product_attention(q, k, v, mask, need_weights=True)
     assert weights is not None
-    want = [module.w_o(heads.transpose(1, 2).reshape(B, n, H * DH)), weights]
+    want = [module.w_o(heads.transpose(1, 2).reshape(B, TK, H * DH)), weights]
     assert worst_deviation(module(query, key, value, mask, need_weights=True), want) <= ATOL
 
 
-def test_multi_head_weights_come_back_only_when_asked_for() -> None:
-    module = multi_head(5)
+def test_weights_come_back_only_when_asked_for() -> None:
     x = random_tensor(6, B, TQ, D)
-    source = KeyValues(*module.project(x, 1, 3))
-    assert module(x, x, x)[1] is None
-    assert module(x, None, None, cache=source)[1] is None
-    assert module(x, None, None, None, True, source)[1].shape == (B, H, TQ, TQ)
+    assert scaled_dot_product_attention(*random_qkv(8))[1] is None
+    assert multi_head(5)(x, x, x)[1] is None
 
 
 # With a cache
@@ -225,28 +190,8 @@ def test_attention_to_nothing_is_refused() -> None:
 # Parameters
 
 
-def test_projections_begin_with_xavier_each_by_its_own_fan_and_biases_with_zero() -> None:
-    torch.manual_seed(0)
-    module = MultiHeadAttention(40, 3, 17)
-    bound = math.sqrt(6 / (40 + 51))
-    for block in (*module.w_qkv.weight.chunk(3), module.w_o.weight):
-        assert 0.98 * bound < block.abs().max() <= bound
-    assert not module.w_qkv.bias.any()
-    assert not module.w_o.bias.any()
-
-
 def test_the_size_of_a_head_is_a_share_of_the_model_unless_given() -> None:
     assert MultiHeadAttention(12, 3).d_head == 4
     assert MultiHeadAttention(12, 3, 5).d_head == 5
     with pytest.raises(ValueError, match=r"d_model \(7\) is not divisible by n_heads \(3\)"):
         MultiHeadAttention(7, 3)
-
-
-def test_attention_dropout_acts_only_in_training() -> None:
-    torch.manual_seed(0)
-    module = MultiHeadAttention(D, H, DH, dropout=0.5).double()
-    x = random_tensor(8, B, TQ, D)
-    trained, evaluated = module.train()(x, x, x)[0], module.eval()(x, x, x)[0]
-    module.dropout = 0.0
-    assert worst_deviation([evaluated], [module(x, x, x)[0]]) == 0.0
-    assert worst_deviation([trained], [evaluated]) > 1e-3

@@ -9,6 +9,7 @@ from conftest import ATOL, random_tensor, randomize, worst_deviation
 from torch import Tensor, nn
 
 from minitrans.model import reference
+from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.layers import DecoderLayer, EncoderLayer, FeedForward, LayerTrace, sinusoidal_positions
 from minitrans.model.masks import causal_mask
 
@@ -43,13 +44,15 @@ def test_positions_equal_the_reference_also_for_odd_sizes(d_model: int) -> None:
     assert worst_deviation([table], [torch.from_numpy(reference.sinusoidal_positions(300, d_model))]) <= ATOL
 
 
-def test_feed_forward_begins_with_xavier_and_biases_of_zero() -> None:
+@pytest.mark.parametrize(
+    ("make", "fans"), [(lambda: MultiHeadAttention(40, 3, 17), 40 + 51), (lambda: FeedForward(40, 70, 0.0), 40 + 70)]
+)
+def test_weights_begin_with_xavier_and_biases_with_zero(make: Callable[[], nn.Module], fans: int) -> None:
     torch.manual_seed(0)
-    module = FeedForward(40, 70, 0.0)
-    bound = math.sqrt(6 / 110)
-    for linear in (module.w_1, module.w_2):
-        assert 0.98 * bound < linear.weight.abs().max() <= bound
-        assert not linear.bias.any()
+    for name, parameter in make().named_parameters():
+        bound = math.sqrt(6 / fans) if name.endswith("weight") else 0.0
+        for block in parameter.chunk(3 if "w_qkv" in name else 1):
+            assert 0.98 * bound <= block.abs().max() <= bound
 
 
 def test_feed_forward_drops_hidden_elements_in_training_alone() -> None:

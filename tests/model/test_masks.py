@@ -24,10 +24,6 @@ def test_causal_mask_is_the_rows_of_the_queries_in_the_lower_triangle(q_len: int
     assert torch.equal(causal_mask(q_len, 7, offset), triangle[None, None, offset : offset + q_len])
 
 
-def test_causal_mask_is_made_on_the_device_asked_for() -> None:
-    assert causal_mask(2, 3, 1, torch.device("meta")).device.type == "meta"
-
-
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "offset", "message"),
     [

@@ -1,4 +1,4 @@
-"""The whole model: its settings, its sizes, and the ways through it. Its numbers: test_verify_checks.py."""
+"""The whole model: its settings, dtypes, devices, parameters, limits and hooks. Its numbers: test_verify_checks.py."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ from minitrans.model.layers import sinusoidal_positions
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.translate.bundle import count_parameters
 
-B, S, T, H, DH, D, D_FF, V, MAX_LEN = 3, 7, 5, 2, 4, 6, 13, 11, 17
+B, S, T, H, DH, D, V, MAX_LEN = 3, 7, 5, 2, 4, 6, 11, 17
 LENGTHS = [4, 7, 1]
 
 CONFIG = TransformerConfig(vocab_size=V, pad_id=PAD, bos_id=BOS, eos_id=EOS)
@@ -85,6 +85,7 @@ def test_a_setting_left_out_has_its_default_and_none_changes_under_a_model() -> 
         "attention_dropout": 0.0,
         "tie_embeddings": True,
     }
+    assert CONFIG.head_size == 32
     with pytest.raises(dataclasses.FrozenInstanceError):
         CONFIG.d_model = 12  # type: ignore[misc]
 
@@ -95,11 +96,6 @@ def test_the_smallest_settings_are_accepted() -> None:
     )
     one = torch.zeros(1, 1, dtype=torch.int64)
     assert Transformer(config)(one, one).shape == (1, 1, 3)
-
-
-def test_the_size_of_a_head_is_a_share_of_the_model_unless_given() -> None:
-    assert dataclasses.replace(CONFIG, d_model=12, n_heads=3).head_size == 4
-    assert dataclasses.replace(CONFIG, d_model=12, n_heads=5, d_head=7).head_size == 7
 
 
 def test_settings_reach_every_layer() -> None:
@@ -130,13 +126,10 @@ def test_positions_move_with_the_weights_alone() -> None:
     assert not unmoved.positions.is_meta
 
 
-def test_positions_are_not_saved_and_weights_come_back_the_same() -> None:
-    model, other = random_model(0), random_model(1)
+def test_positions_are_not_saved() -> None:
+    model = random_model(0)
     assert [name for name, _ in model.named_buffers()] == ["positions"]
     assert "positions" not in model.state_dict()
-    assert worst_deviation([other(SRC_IDS, TGT_IN)], [model(SRC_IDS, TGT_IN)]) > 1e-3
-    other.load_state_dict(model.state_dict())
-    assert torch.equal(other(SRC_IDS, TGT_IN), model(SRC_IDS, TGT_IN))
 
 
 @torch.no_grad()
@@ -163,13 +156,6 @@ def test_under_autocast_all_is_in_its_dtype_from_the_embeddings_on(training: boo
     with torch.autocast("cpu", torch.bfloat16, enabled=False):
         assert intermediate_dtypes(model) == {torch.float32}
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_without_autocast_all_is_in_the_dtype_of_the_weights(dtype: torch.dtype) -> None:
-    model = random_model(5).to(dtype)
-    assert intermediate_dtypes(model) == {dtype}
-    assert model(SRC_IDS, TGT_IN).dtype == dtype
 
 
 # Parameters
@@ -221,19 +207,6 @@ def attention_modules(model: Transformer) -> dict[str, MultiHeadAttention]:
     return {name: module for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)}
 
 
-@torch.no_grad()
-def test_all_ways_through_the_model_give_the_same_logits() -> None:
-    model = random_model(5)
-    memory, src_mask = model.encode(SRC_IDS)
-    assert memory.shape == (B, S, D)
-    assert torch.equal(src_mask, (SRC_IDS != PAD)[:, None, None])
-    forward, hidden, decode, step = (logits_by_method(model, way) for way in LOGIT_METHODS)
-    assert torch.equal(forward, hidden)
-    assert torch.equal(forward, decode)
-    assert worst_deviation([step], [forward]) <= ATOL
-    assert torch.equal(model.hidden_states(SRC_IDS, TGT_IN) @ model.output.weight.T, forward)
-
-
 @pytest.mark.parametrize("flags", [{}, {"need_weights": False}, {"need_weights": True}])
 def test_traces_hold_each_layers_output_and_weights_only_when_asked_for(flags: dict[str, Any]) -> None:
     model = random_model(5)
@@ -254,22 +227,11 @@ def test_the_stacks_keep_no_weights_unless_asked_for() -> None:
     assert [(trace.self_weights, trace.cross_weights) for trace in traces] == [(None, None)] * 4
 
 
-def test_embedding_dropout_acts_on_the_embeddings_in_training_alone() -> None:
-    model = random_model(5)
-    evaluated = model.encode(SRC_IDS)[0]
-    model.dropout.p = 1.0
-    seen: list[Tensor] = []
-    model.encoder.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0]))
-    assert torch.equal(model.encode(SRC_IDS)[0], evaluated)
-    assert seen[0].any()
-    model.train()
-    model.encode(SRC_IDS)
-    assert not seen[1].any()
-
-
-def test_dropout_changes_the_logits_in_training_alone() -> None:
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout"])
+def test_dropout_changes_the_logits_in_training_alone(name: str) -> None:
     torch.manual_seed(0)
-    model = Transformer(CONFIG).double().train()
+    config = dataclasses.replace(CONFIG, **{"dropout": 0.0, name: 0.5})  # type: ignore[arg-type]
+    model = Transformer(config).double().train()
     assert worst_deviation([model(SRC_IDS, TGT_IN)], [model(SRC_IDS, TGT_IN)]) > 1e-3
     model.eval()
     assert torch.equal(model(SRC_IDS, TGT_IN), model(SRC_IDS, TGT_IN))
@@ -330,35 +292,7 @@ def test_a_cache_of_another_number_of_layers_is_refused(n_layers: int, message: 
     assert cache.length == 0
 
 
-@torch.no_grad()
-def test_every_layer_is_handed_the_number_of_tokens_before_those_it_reads() -> None:
-    offsets: list[int] = []
-    model = random_model(6)
-    for layer in model.decoder.layers:
-        layer.register_forward_pre_hook(lambda module, arguments: offsets.append(arguments[5]))
-    logits_by_method(model, "step"), logits_by_method(model, "forward")
-    assert offsets == [0, 0, 2, 2, 0, 0]
-
-
 # Hooks: every attention is called as a module, whichever way the model is used
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("way", LOGIT_METHODS)
-def test_a_hook_on_any_attention_fires_each_time_it_computes(way: str) -> None:
-    model = random_model(5)
-    fired = []
-    for name, module in attention_modules(model).items():
-        module.register_forward_hook(lambda _, arguments, out, name=name: fired.append((name, out[0].size(1), out[1])))
-    logits_by_method(model, way)
-    encoder = [(f"encoder.layers.{i}.self_attn", S, None) for i in range(2)]
-    of_chunks = [
-        (f"decoder.layers.{i}.{kind}_attn", n, None)
-        for n in ([2, 3] if way == "step" else [T])
-        for i in range(2)
-        for kind in ("self", "cross")
-    ]
-    assert fired == encoder + of_chunks
 
 
 @torch.no_grad()

@@ -75,7 +75,7 @@ def test_all_has_to_be_explained_and_nothing_else(tmp_path: Path, capsys: Captur
     assert "in float32\n\nllama.\n" in page
     assert "| it cannot | `rows` | opt |" in page
     assert "| bart | it / has none |" in page
-    assert "Of 5 names 4 were measured: 1 decode exactly, 1 do but for" in " ".join(page.split())
+    assert "Of 5 models 4 were measured: 1 decode exactly, 1 do but for" in " ".join(page.split())
     assert "2 faults were put around 1 of them; the checks caught 1." in " ".join(page.split())
     assert "print(6 * 7)\n```\n\n```text\n42\n```" in page
     assert main(["--output", str(output)], write_notes_file(tmp_path, make_note(["all"], ["all"]))) == 0

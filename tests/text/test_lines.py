@@ -19,8 +19,6 @@ from minitrans.errors import UserError
 from minitrans.text.lines import MAX_LINE_BYTES, escape_controls, iter_lines, read_ahead, read_lines, seek_part
 from minitrans.text.reading import clean
 
-any_text = st.text(st.characters(exclude_categories=()))  # lone surrogates included
-
 
 def decode_lines(content: bytes) -> list[str]:
     return list(iter_lines(io.BytesIO(content), "input"))
@@ -224,7 +222,7 @@ def test_clean(line: str, cleaned: str) -> None:
     assert clean(line) == cleaned
 
 
-@given(any_text)
+@given(st.text(st.characters(exclude_categories=())))  # lone surrogates included
 def test_a_clean_line_is_one_line_and_stays_as_it_is(line: str) -> None:
     cleaned = clean(f"{line}\n{line}")
     assert len(cleaned.splitlines()) <= 1

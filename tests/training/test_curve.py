@@ -1,10 +1,10 @@
 """The training curve shows what metrics.csv holds."""
 
-import csv
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from trainings import read_metrics
 
 from minitrans.training.curve import plot_training_curve
 
@@ -36,7 +36,6 @@ def test_what_is_no_number_is_left_out(tmp_path: Path, loss: str) -> None:
 
 def test_the_card_shows_it(tiny_run: Path) -> None:
     assert "](curve.svg)" in (tiny_run / "README.md").read_text("utf-8")
-    with (tiny_run / "metrics.csv").open(encoding="utf-8", newline="") as file:
-        assert any(row["val_bleu"] for row in csv.DictReader(file))
+    assert any(row["val_bleu"] for row in read_metrics(tiny_run))
     text = " ".join(ElementTree.parse(tiny_run / "curve.svg").getroot().itertext())
     assert {"loss", "BLEU", "learning", "kept"} <= {*text.split()}

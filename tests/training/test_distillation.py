@@ -127,29 +127,22 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
 
 def test_the_seed_decides_the_student(sixty_pair_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distillation, "SEEDS", (1, 2, 3))
-    monkeypatch.setattr(distillation, "train_unless_done", lambda model: [(model, {})])
     for seed, student in ((1, 1), (2, 2), (3, 3), (4, 1)):
         flags = ("--seed", str(seed), "--data.source_column", "english", "--data.target_column", "chinese")
         config = parse_config(run_flags(sixty_pair_corpus, tmp_path / "run", *flags))
-        ((model, _),) = distillation.train_final_model(config, tmp_path)
+        model = distillation.final_config(config, tmp_path)
         assert model.data.columns == ("en", "zh")  # as the files are called that it reads
         assert (model.training.init_from, model.seed) == (str(tmp_path / f"student{student}"), seed)
         assert model.trainer["max_steps"] == 17  # two thirds of 25
     epochs = replace(config, trainer={"max_steps": -1, "max_epochs": 3})
-    ((model, _),) = distillation.train_final_model(epochs, tmp_path)
-    assert model.trainer == epochs.trainer
-
-
-@pytest.fixture
-def float32_scoring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distillation, "precision_and_reason", lambda *_: ("fp32", "for the test"))
+    assert distillation.final_config(epochs, tmp_path).trainer == epochs.trainer
 
 
 SOURCES = ["I love you.", "", "Machine learning is fun.", "We saw the dog.", "She reads a book."]
 
 
-@pytest.mark.usefixtures("float32_scoring")
-def test_the_log_probability_of_a_translation_is_its_score(tiny_run: Path) -> None:
+def test_the_log_probability_of_a_translation_is_its_score(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distillation, "precision_and_reason", lambda *_: ("fp32", "for the test"))
     translator = Translator.load(tiny_run)
     pairs = [
         (source, translation)
@@ -232,9 +225,23 @@ def test_it_goes_on_where_it_was_interrupted(sixty_pair_corpus: Path, distilled_
 def test_a_run_of_other_settings_is_not_taken_for_done(
     flags: tuple[str, ...], other: str, sixty_pair_corpus: Path, distilled_copy: Path, capsys: Capture
 ) -> None:
+    if other != "run":  # it would be refused first
+        shutil.rmtree(distilled_copy)
     assert distill(sixty_pair_corpus, distilled_copy, *flags) == 2
     said = f"minitrans: error: {distilled_copy.parent / other} was trained with other settings; remove it, or "
     assert last_error(capsys).startswith(said)
+
+
+def test_a_folder_that_the_model_cannot_have_is_refused_before_the_teachers(
+    tiny_run: Path, sixty_pair_corpus: Path, capsys: Capture
+) -> None:
+    for run, said in (
+        (tiny_run, f"{tiny_run} was trained with other settings; remove it, or give another --run-dir"),
+        (sixty_pair_corpus, f"{sixty_pair_corpus} is not marked as a run folder by a file .minitrans, so "),
+    ):
+        assert distill(sixty_pair_corpus, run) == 2
+        assert last_error(capsys).startswith(f"minitrans: error: {said}")
+        assert not run.with_name(f"{run.name}-teachers").exists()
 
 
 @pytest.mark.parametrize("moment", ["rerank_candidates", "train"])

@@ -14,7 +14,7 @@ from minitrans.data.distributed import sum_over_processes
 from minitrans.model.loss import label_smoothed_cross_entropy
 from minitrans.model.transformer import Transformer
 from minitrans.training.config import TrainingConfig
-from minitrans.training.module import TranslationModule, get_rng_states, warmup_cosine
+from minitrans.training.module import TranslationModule, get_rng_states
 from minitrans.translate.backend import CompiledMode
 
 ROW_LENGTHS = [4, 7, 1]
@@ -123,15 +123,3 @@ def test_no_logits_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(module.model.output, "forward", None)
     module.training_step(BATCH, 0)
-
-
-@pytest.mark.parametrize(
-    ("warmup", "total", "rates"),
-    [
-        (4, 100, {0: 0.25, 1: 0.5, 2: 0.75, 3: 1.0}),  # in a line, never from 0
-        (10, 110, {10: 1.0, 60: 0.5, 110: 0.0, 200: 0.0}),  # along half a cosine
-        (0, 100, {0: 1.0}),
-    ],
-)
-def test_the_rate_grows_in_a_line_and_falls_along_a_cosine(warmup: int, total: int, rates: dict[int, float]) -> None:
-    assert {step: warmup_cosine(step, warmup, total) for step in rates} == pytest.approx(rates)

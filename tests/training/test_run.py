@@ -52,8 +52,6 @@ def test_the_metrics_hold_the_curve(tiny_run: Path) -> None:
     losses = [float(row["train_loss"]) for row in rows if row["train_loss"]]
     assert len(losses) == 40  # 200 steps, every 5th
     assert losses[-1] < 0.8 * losses[0]
-    rates = [float(row["lr-AdamW"]) for row in rows if row["train_loss"]]
-    assert rates[:2] == pytest.approx([0.005, 0.01])  # those of steps 5 and 10, of 10 that warm up
     assert [int(row["step"]) for row in rows if row["val_bleu"]] == list(range(19, 200, 20))
     assert all(row["val_loss"] and row["val_chrf"] for row in rows if row["val_bleu"])
 

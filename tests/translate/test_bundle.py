@@ -2,19 +2,17 @@
 
 import io
 import pickle
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sentencepiece
 import torch
-from commands import EvilPickle, refusal_message
+from commands import EvilPickle, copy_run, refusal_message
 from conftest import randomize
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from minitrans import cli
-from minitrans.errors import UserError
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.reading import load_reader
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
@@ -34,13 +32,12 @@ from minitrans.translate.bundle import (
 @pytest.fixture
 def run_dir(tiny_run: Path, tmp_path: Path) -> Path:
     """A copy of a trained run that a test may break."""
-    for name in (METADATA, WEIGHTS, TOKENIZER, WORDS):
-        shutil.copy(tiny_run / name, tmp_path / name)
-    return tmp_path
+    return copy_run(tiny_run, tmp_path / "run")
 
 
 def test_what_is_saved_is_what_is_loaded(run_dir: Path, tmp_path: Path) -> None:
     bundle = load_bundle(run_dir)
+    bundle.model.double().train()  # whatever its dtype and its mode: loaded are float32 and eval mode
     assert (bundle.source, bundle.target) == ("en", "zh")
     folder = tmp_path / "again"
     folder.mkdir()
@@ -50,7 +47,7 @@ def test_what_is_saved_is_what_is_loaded(run_dir: Path, tmp_path: Path) -> None:
     assert (again.source, again.target, again.tokenizer.digest) == ("en", "zh", bundle.tokenizer.digest)
     assert not again.model.training
     for name, tensor in bundle.model.state_dict().items():
-        assert torch.equal(again.model.state_dict()[name], tensor), name
+        assert torch.equal(again.model.state_dict()[name], tensor.float()), name
     assert sorted(path.name for path in folder.iterdir()) == [METADATA, WEIGHTS, TOKENIZER, WORDS]
     assert bundle.source_words is not None
     assert "love" in bundle.source_words
@@ -119,24 +116,7 @@ def test_special_ids_are_those_of_the_tokenizer_file(tmp_path: Path) -> None:
     assert (bundle.tokenizer.pad_id, bundle.tokenizer.bos_id, bundle.tokenizer.eos_id) == (7, 5, 1)
 
 
-def test_weights_of_any_dtype_become_float32(run_dir: Path, tmp_path: Path) -> None:
-    bundle = load_bundle(run_dir)
-    bundle.model.double().train()
-    save_bundle(tmp_path, bundle)
-    again = load_bundle(tmp_path).model
-    assert {tensor.dtype for tensor in again.state_dict().values()} == {torch.float32}
-    assert not again.training
-
-
 # -- what is damaged (most of it: tests/test_refusals.py) -------------------------------------------------------------
-
-
-def test_shapes_that_disagree_are_found_before_a_tensor_is_read(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights, bias = load_file(run_dir / WEIGHTS), "encoder.norm.bias"
-    save_file(weights | {bias: weights[bias][:-1].clone()}, run_dir / WEIGHTS)
-    monkeypatch.setattr(torch.Tensor, "isfinite", None)
-    with pytest.raises(UserError, match=f"does not fit model.json: {bias} differs"):
-        load_bundle(run_dir)
 
 
 @pytest.mark.parametrize("name", [METADATA, WEIGHTS, TOKENIZER, WORDS])

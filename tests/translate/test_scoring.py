@@ -12,19 +12,9 @@ GOOD_LINES = [line.replace("mat", "rug") if i % 5 == 0 else line for i, line in 
 BAD_LINES = [line.replace("sat on", "lay under") if i % 5 else line for i, line in enumerate(REFERENCES)]
 
 
-def test_equal_texts_score_100_and_worse_ones_less() -> None:
-    scores = score(["我爱你。", "这是一本书。"], ["我爱你。", "这是一本书。"], "zh")
-    assert scores.bleu == pytest.approx(100)
-    assert scores.chrf == pytest.approx(100)
-    assert (scores.exact_match, scores.sentences) == (100.0, 2)
-    reference = ["the cat sat on the mat today"]
-    good, bad = score(["the cat sat on the mat"], reference, "en"), score(["a dog sat on the rug"], reference, "en")
-    assert good.bleu > bad.bleu
-    assert good.chrf > bad.chrf
-
-
 def test_chinese_and_japanese_are_split_into_characters_and_german_into_words() -> None:
-    assert "tok:zh" in score(["我"], ["我"], "zh").bleu_signature
+    for target in ("zh", "zh-CN", "ZH_Hans"):
+        assert "tok:zh" in score(["我"], ["我"], target).bleu_signature
     assert "tok:char" in score(["あ"], ["あ"], "ja").bleu_signature
     assert "tok:13a" in score(["ich"], ["ich"], "de").bleu_signature
     assert "tok:char" in score(["我"], ["我"], "zh", "char").bleu_signature

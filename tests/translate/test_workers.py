@@ -3,8 +3,6 @@
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import traceback
@@ -14,9 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import wait_for_group_exit
 
-from minitrans import cli
 from minitrans.errors import UserError
 from minitrans.translate.translator import Translator
 from minitrans.translate.workers import Workers
@@ -43,10 +39,6 @@ def process_ids(translator: Translator, lines: Sequence[str], first_line: int) -
 
 def thread_counts(translator: Translator, lines: Sequence[str], first_line: int) -> list[int]:
     return [torch.get_num_threads()] * len(lines)
-
-
-def translate(translator: Translator, lines: Sequence[str], first_line: int) -> list[str]:
-    return translator.translate(lines)
 
 
 def fail_on_line_6(translator: Translator, lines: Sequence[str], first_line: int) -> list[str]:
@@ -76,11 +68,6 @@ def test_every_line_goes_to_one_process_and_comes_back_in_its_place(three_worker
     assert three_workers.run(thread_counts, LINES) == [2] * 7  # a third of the seven there were
 
 
-def test_the_translations_are_those_of_one_process(three_workers: Workers) -> None:
-    sentences = ["I love you.", "", "Machine learning is fun.", "The cat is in the kitchen.", "I love you."]
-    assert three_workers.run(translate, sentences) == three_workers.translator.translate(sentences)
-
-
 def test_one_process_is_this_one(tiny_run: Path) -> None:
     with Workers(1, partial(Translator.load, tiny_run)) as workers:
         assert workers.run(process_ids, LINES) == [os.getpid()] * 7
@@ -106,18 +93,3 @@ def test_leaving_ends_those_that_are_busy_too(tiny_run: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             workers.run(sleep_10_minutes, LINES)
     assert multiprocessing.active_children() == others
-
-
-@pytest.mark.slow
-def test_they_end_when_their_parent_is_killed(tiny_run: Path) -> None:
-    command = [sys.executable, "-m", "minitrans", "translate", str(tiny_run), "--processes", "2"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(b"I love you.\n" * cli.translate.CHUNK_LINES * 2)
-        process.stdin.flush()
-        assert process.stdout.readline()  # all have begun
-        process.kill()
-    wait_for_group_exit(process.pid)

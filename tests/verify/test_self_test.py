@@ -16,7 +16,7 @@ import torch
 from conftest import CAN_COMPILE, needs_compiled
 
 from minitrans import verify
-from minitrans.cachecheck.measure import Caught, Check, Report, Result, dtype_name
+from minitrans.cachecheck.measure import Check, Result, dtype_name
 from minitrans.cachecheck.self_test import is_worse
 from minitrans.errors import UserError
 from minitrans.pages import pictures
@@ -27,7 +27,6 @@ from minitrans.verify.sabotage import SABOTAGES, Sabotage
 from minitrans.verify.subject import fresh_model, model_and_random_pairs
 
 LOGGER, TOKEN_IDS = logging.getLogger("minitrans"), torch.tensor([[5, 6, 7]])
-CaughtAndRaised = list[tuple[Caught, set[str]]]  # for each sabotage what caught it, and the checks that raised
 IS_AVAILABLE_BY_PREFIX = {"compiled.": CAN_COMPILE, "export.": find_spec("ctranslate2") is not None}
 MISSING_PREFIXES = tuple(kind for kind, is_there in IS_AVAILABLE_BY_PREFIX.items() if not is_there)
 AVAILABLE_CHECKS = [check for check in CHECKS if not check.id.startswith(MISSING_PREFIXES)]
@@ -65,7 +64,7 @@ def test_the_checks_that_must_notice_do_so_by_what_they_measure(sabotage: Sabota
     with patch.object(LOGGER, "info") as info, sabotage.apply_fault():
         subjects = proof.fresh_float64_subjects()
         noticed = {check.id for check in CHECKS if check.id in must and not check.run(subjects).passed}
-    assert noticed - raised_check_ids(info) == must
+    assert must == noticed - raised_check_ids(info) != set()
 
 
 def test_every_check_must_notice_a_sabotage() -> None:
@@ -117,35 +116,13 @@ def test_a_fault_lies_far_above_what_a_lower_dtype_may_round(dtype: torch.dtype,
 # -- All sabotages and all checks -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def self_test_results() -> CaughtAndRaised:
-    """Run it once; it takes minutes."""
-    caught_and_raised = []
+@pytest.mark.slow
+def test_checks_that_have_nothing_to_do_with_a_fault_do_not_fail() -> None:
+    """It takes minutes."""
     before = package_functions()
-    with patch.object(LOGGER, "info") as info:
-        for caught in verify.self_test():
-            caught_and_raised.append((caught, raised_check_ids(info)))
-            info.reset_mock()
+    noticed = {caught.id: set(caught.caught_by) for caught in verify.self_test()}
     assert package_functions() == before
-    return caught_and_raised
-
-
-@pytest.mark.slow
-def test_every_sabotage_is_caught_and_every_check_catches_one_by_what_it_measures(
-    self_test_results: CaughtAndRaised,
-) -> None:
-    assert [caught.id for caught, _ in self_test_results] == [sabotage.id for sabotage in AVAILABLE_SABOTAGES]
-    measured = {caught.id: set(caught.caught_by) - raised for caught, raised in self_test_results}
-    assert [id_ for id_, noticed in measured.items() if not noticed] == []  # not by crashes alone
-    assert {check.id for check in AVAILABLE_CHECKS} - set().union(*measured.values()) == set()
-    report = verify.run()
-    assert report.passed  # the code is right again
-    assert Report(report.checks, [caught for caught, _ in self_test_results]).passed
-
-
-@pytest.mark.slow
-def test_checks_that_have_nothing_to_do_with_a_fault_do_not_fail(self_test_results: CaughtAndRaised) -> None:
-    noticed = {caught.id: set(caught.caught_by) for caught, _ in self_test_results}
+    assert [*noticed] == [sabotage.id for sabotage in AVAILABLE_SABOTAGES]
     only = {sabotage.id: required_check_ids(sabotage) for sabotage in AVAILABLE_SABOTAGES if sabotage.no_other}
     assert {id_: noticed[id_] for id_ in only} == only
 
