@@ -27,6 +27,7 @@ class ToyCache:
     chunks: list[int] = field(default_factory=list)  # sizes of what has been fed; none in a full pass
     selected_rows: Tensor | None = None  # those that were selected last
     original: "ToyCache | None" = None  # whose memory it shares
+    n_copies: int = 0  # 1 for a copy, 2 for a copy of a copy
 
 
 def last_row_mask(ids: Tensor) -> Tensor:
@@ -138,6 +139,7 @@ class Toy(CachedModel[ToyCache]):
     def copy_cache(self, cache: ToyCache) -> ToyCache:
         copied = super().copy_cache(cache)
         copied.original = cache if self.fault == "copies share" else None
+        copied.n_copies = cache.n_copies + 1
         return copied
 
     def drop_last(self, cache: ToyCache, n: int) -> ToyCache:

@@ -153,6 +153,7 @@ def test_a_code_is_taken_as_it_is_written_where_a_run_has_it(translator: Transla
         for code, taken in (("en", "en"), ("en-GB", "en-GB"), ("EN-gb", "en-GB"), ("en-US", "en")):
             answer = server.post("/translate", json={"q": "a", "source": code, "target": "zh"})
             assert answer.json() == {"translatedText": taken}
+        assert {each["name"] for each in server.get("/languages").json()} == {"English", "Chinese"}
 
 
 def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Translator) -> None:

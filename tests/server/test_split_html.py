@@ -33,7 +33,7 @@ TEXTS_BY_HTML = {
     "": [],
     "a &lt; b &amp;&#65; < c": ["a < b &A < c"],
     "<!doctype html>\n<title>a</title><p class='b > c'> d\n e <B>f</B > <hr/>h</p><!-- i -->": ["a", "d\n e", "f", "h"],
-    "<script>if (a < b) c</script>d<style>e</style><pre>f<code>g</code>h</pre>i<code>j": ["d", "i"],
+    "<script>if (a < b) c</script>d<style>e</style><pre>f<code>g</code>h</pre></pre>i<code>j": ["d", "i"],
     "<p translate=no>a<p>b</p>c<br></p>d<br translate=no>e</p>f": ["d", "e", "f"],
     "<p>&nbsp;</p>": [],
     "".join(f"<{tag} translate=no>" for tag in VOID.split()) + "a": ["a"],

@@ -71,6 +71,7 @@ def test_beam_search_gives_the_best_of_the_n_best(translator: Translator) -> Non
     n_best = translator.n_best(SENTENCES, 4, length_penalty=0.5)
     assert [len(row) for row in n_best] == [4, 1, 4, 1, 4, 4]
     assert n_best[1] == [Translation("", 0.0)]
+    assert len(translator.n_best(["☂☂. I love you."], 4)[0]) == 4  # though of the signs there is only one
     for row in n_best:
         assert [t.score for t in row] == sorted((t.score for t in row), reverse=True)
     alone = [translator.n_best([line], 4, length_penalty=0.5)[0] for line in SENTENCES]
