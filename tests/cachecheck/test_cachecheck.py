@@ -48,6 +48,7 @@ EXPECTED_BY_FAULT = {
     "source rows": ("keys and values of the source are not selected", "rows", None),
     "all rows": ("no rows are selected at all", "rows", None),
     "rows reversed": (None, "rows", "generate.beams"),
+    "repeated rows": (None, "rows", None),
     "drops nothing": ("no tokens are dropped at all", "rollback", DRAFT_IDS),
     "values dropped first": ("dropped tokens are still seen", "rollback", DRAFT_IDS),
     "weights": (None, "weights", ""),
