@@ -42,24 +42,25 @@ def concat_outputs(steps: Sequence[list[Tensor]]) -> list[Tensor]:
     return [torch.cat(pad_to_widest(*parts), dim=-2) for parts in zip(*steps, strict=True)]
 
 
-def feed_in_chunks(case: ModelAndTokens[Any], chunks: Sequence[int]) -> list[Tensor]:
-    """What the tokens give in chunks, through a cache."""
+def feed_in_chunks(case: ModelAndTokens[Any], chunks: int | list[int] = 1) -> list[Tensor]:
+    """What the tokens give through a cache, in chunks of these sizes, or all of one size."""
     cache = case.new_cache()
-    return concat_outputs([case.feed(piece, cache) for piece in case.tokens.split(list(chunks), 1)])
+    return concat_outputs([case.feed(piece, cache) for piece in case.tokens.split(chunks, 1)])
 
 
 def chunk_deviation(
-    case: ModelAndTokens[Any], chunks: Sequence[int], reference: CachedModel[Any] | None = None
+    case: ModelAndTokens[Any], chunks: int | list[int], reference: CachedModel[Any] | None = None
 ) -> Deviation:
     """Feed the tokens in chunks, and compare with the full pass: that of the model, or of `reference`."""
     want = (case if reference is None else replace(case, model=reference)).full_pass()
-    return compare(feed_in_chunks(case, chunks), want).named(f"fed in chunks of {_format_chunks(chunks)}")
+    sizes = [piece.size(1) for piece in case.tokens.split(chunks, 1)]
+    return compare(feed_in_chunks(case, chunks), want).named(f"fed in chunks of {_format_chunks(sizes)}")
 
 
 @claim("steps", "logits, one token at a time, against the full pass")
 def step_deviation(case: ModelAndTokens[Any], reference: CachedModel[Any] | None = None) -> Deviation:
     """Decoding step by step from the cache gives what the full masked pass gives, at every position."""
-    return chunk_deviation(case, [1] * case.tokens.size(1), reference=reference).named("fed one by one")
+    return chunk_deviation(case, 1, reference).named("fed one by one")
 
 
 @claim(
@@ -95,11 +96,6 @@ def _format_chunks(chunks: Sequence[int]) -> str:
     return " + ".join(map(str, chunks)) if len(chunks) < 9 else f"{chunks[0]} + {chunks[1]} + ... + {chunks[-1]}"
 
 
-def _chunk_sizes(length: int, size: int) -> list[int]:
-    """Chunks that make up a length, all of one size; the last may be smaller."""
-    return [min(size, length - begin) for begin in range(0, length, size)]
-
-
 @claim("lengths", "logits of long sentences, of which a part is a prompt")
 def long_sentence_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """So do steps, chunks and one prefill far beyond each window and block, and steps up to the longest position."""
@@ -116,7 +112,7 @@ def long_sentence_deviation(case: ModelAndTokens[Any]) -> Deviation:
         if length <= 3 * LONG_LENGTH:
             deviations.append(step_deviation(long))
             sizes = {length, *(span + by for span in model.spans for by in (-1, 1) if 1 < span + by < length)}
-            deviations += [chunk_deviation(long, _chunk_sizes(length, size)) for size in sorted(sizes)]
+            deviations += [chunk_deviation(long, size) for size in sorted(sizes)]
     return worst(deviations)
 
 
@@ -150,9 +146,7 @@ def sentence_score_deviation(case: ModelAndTokens[Any]) -> Deviation:
 def score_deviation(case: ModelAndTokens[Any], targets: Tensor) -> Deviation:
     """The log-probability of the targets, summed over steps from the cache, against the full pass; a token's share.
 
-    Args:
-        case: What to measure.
-        targets: int64 (B, T), what should follow each token; -1 where that does not count.
+    Targets, int64 (B, T), say what should follow each token; -1 where that does not count.
     """
     counts, cache = targets >= 0, case.new_cache()
 
@@ -274,7 +268,7 @@ def source_padding_deviation(case: ModelAndTokens[Any]) -> Deviation:
     deviations.append(compare(padded.full_pass()[:1], whole).named(f"with {more} more columns of padding"))
     for b in range(len(case.tokens)):
         row = case.unpadded_row(b)
-        for name, got in (("", row.full_pass()), (", one by one", feed_in_chunks(row, [1] * row.tokens.size(1)))):
+        for name, got in (("", row.full_pass()), (", one by one", feed_in_chunks(row))):
             alone = compare(got[:1], [x[b : b + 1] for x in whole])
             deviations.append(alone.named(f"source {b} of {row.src_ids.size(1)} tokens alone and in the batch{name}"))
     return worst(deviations)
@@ -311,11 +305,11 @@ def target_padding_deviation(case: ModelAndTokens[Any], side: str) -> Deviation:
     lengths = mask.sum(1).tolist()
     runs = [("alone and", mask, case.with_tokens(prompts).full_pass(mask)[0])]
     rest = torch.stack([case.tokens[b, n : n + 2] for b, n in enumerate(lengths)])
-    fed, real = torch.cat([prompts, rest], 1), F.pad(mask, (0, 2), value=True)
+    real = F.pad(mask, (0, 2), value=True)
     for size in (lengths[0], 3) if side == "left" else ():
-        chunks = [*_chunk_sizes(lengths[0], size), 1, 1]
-        pieces, cache = zip(fed.split(chunks, 1), real.split(chunks, 1), strict=True), case.new_cache(fed.size(1))
-        steps = [case.feed(piece, cache, mask)[0] for piece, mask in pieces]
+        pieces = [*prompts.split(size, 1), *rest.split(1, 1)]
+        cache, masks = case.new_cache(real.size(1)), real.split([piece.size(1) for piece in pieces], 1)
+        steps = [case.feed(piece, cache, mask)[0] for piece, mask in zip(pieces, masks, strict=True)]
         runs.append((f"in pieces of {size} and two steps,", real, torch.cat(steps, 1)))
     deviations = []
     for fed_how, seen, got in runs:
@@ -356,7 +350,7 @@ def batch_deviation(case: ModelAndTokens[Any]) -> Deviation:
         others = case.other_tokens(case.tokens)
         others[b] = row.tokens
         beside = case.with_tokens(others)
-        for name, got in (("full pass", beside.full_pass()), ("steps", feed_in_chunks(beside, [1] * others.size(1)))):
+        for name, got in (("full pass", beside.full_pass()), ("steps", feed_in_chunks(beside))):
             difference = compare([x[b : b + 1] for x in got], [x[b : b + 1] for x in whole])
             deviations.append(difference.named(f"row {b} beside rows of other tokens, {name}"))
     return worst(deviations)
@@ -465,7 +459,7 @@ def full_pass_between_deviation(case: ModelAndTokens[Any]) -> Deviation:
 def rng_state_changes(case: ModelAndTokens[Any]) -> Deviation:
     """A model in eval mode draws no random number."""
     moved = 0
-    runs: list[Callable[[], object]] = [case.full_pass, lambda: feed_in_chunks(case, [1] * case.tokens.size(1))]
+    runs: list[Callable[[], object]] = [case.full_pass, lambda: feed_in_chunks(case)]
     for run in runs:
         before = torch.get_rng_state()
         run()

@@ -67,7 +67,7 @@ def _rounding_tolerance(dtype: torch.dtype) -> float:
 
 
 def _step_logits(case: ModelAndTokens[Any]) -> Tensor:
-    return cache_checks.feed_in_chunks(case, [1] * case.tokens.size(1))[0]
+    return cache_checks.feed_in_chunks(case)[0]
 
 
 def _differ_at(one: Tensor, other: Tensor) -> Tensor:
@@ -80,11 +80,6 @@ def draws_random_numbers(case: ModelAndTokens[Any]) -> bool:
     return not _allclose(case.full_pass()[0], case.full_pass()[0])
 
 
-def is_float64(case: ModelAndTokens[Any]) -> bool:
-    """Where all should be float64, what differs does so by no more than rounding in float32."""
-    return case.model.dtype == torch.float64
-
-
 def lookahead_distance(case: ModelAndTokens[Any]) -> int:
     """How many of the tokens that follow it the first position sees, in the full pass."""
     whole, furthest = case.full_pass()[0], 0
@@ -92,31 +87,6 @@ def lookahead_distance(case: ModelAndTokens[Any]) -> int:
         if _differ_at(case.with_other_tokens(slice(t, t + 1)).full_pass()[0], whole)[0]:
             furthest = t
     return furthest
-
-
-def sees_next_tokens(case: ModelAndTokens[Any]) -> bool:
-    """One or a few tokens ahead, a further one in each layer; but not to the end."""
-    return 0 < lookahead_distance(case) < case.tokens.size(1) - 1
-
-
-def sees_all_later_tokens(case: ModelAndTokens[Any]) -> bool:
-    """To the end."""
-    return lookahead_distance(case) == case.tokens.size(1) - 1
-
-
-def attends_to_source_padding(case: ModelAndTokens[Any]) -> bool:
-    """What stands in the source's padding matters."""
-    return not cache_checks.source_pad_token_deviation(case) <= VISIBLE_EFFECT
-
-
-def counts_source_padding(case: ModelAndTokens[Any]) -> bool:
-    """What stands there does not, but how much of it there is."""
-    return bool(cache_checks.source_pad_token_deviation(case) <= dtype_tolerance(case.model.dtype))
-
-
-def attends_to_padding(case: ModelAndTokens[Any]) -> bool:
-    """What stands in the padding on the left of a prompt matters."""
-    return bool(_differ_at(*_left_padded_logits(case)).any())
 
 
 def _left_padded_logits(case: ModelAndTokens[Any]) -> list[Tensor]:
@@ -128,7 +98,7 @@ def _left_padded_logits(case: ModelAndTokens[Any]) -> list[Tensor]:
 
 
 def counts_padding(case: ModelAndTokens[Any]) -> bool:
-    """What stands there does not, but how much of it there is."""
+    """What stands in the padding on the left of a prompt does not matter, but how much of it there is does."""
     one, other = _left_padded_logits(case)
     return not _differ_at(one, other).any() and bool(_differ_at(one, case.full_pass()[0]).any())
 
@@ -179,16 +149,6 @@ def _with_equal_sources(case: ModelAndTokens[Any]) -> ModelAndTokens[Any]:
     return case.with_rows(first).with_tokens(case.tokens)
 
 
-def rows_not_selected(case: ModelAndTokens[Any]) -> bool:
-    """All of the cache stays where it was."""
-    return _continues_reordered(case, stay=True)
-
-
-def target_rows_not_selected(case: ModelAndTokens[Any]) -> bool:
-    """Where all rows have one source, the cache stays where it was."""
-    return _continues_reordered(_with_equal_sources(case), stay=True)
-
-
 def source_rows_not_selected(case: ModelAndTokens[Any]) -> bool:
     """Where all rows have one source, nothing is wrong."""
     return case.model.has_source and not _continues_reordered(case) and _continues_reordered(_with_equal_sources(case))
@@ -233,12 +193,15 @@ VARIANT_OF = {"static": "static", "weights": "weights", "padding.left-mask-alone
 PATTERNS = [
     Pattern("random numbers are drawn, as by dropout outside of eval mode", (*NUMERIC_IDS, "random"),
             draws_random_numbers),
-    Pattern("something inside is computed in float32", NUMERIC_IDS, is_float64,
+    Pattern("something inside is computed in float32", NUMERIC_IDS, lambda case: case.model.dtype == torch.float64,
             dtype_tolerance(torch.float32)),
-    Pattern("the causal mask is one late: a token sees the next one", (*CAUSAL_IDS, *STEP_IDS), sees_next_tokens),
-    Pattern("there is no causal mask: a token sees all that follow", (*CAUSAL_IDS, *STEP_IDS), sees_all_later_tokens),
-    Pattern("padding is attended to", SOURCE_IDS, attends_to_source_padding),
-    Pattern("padding is attended to", PADDING_IDS, attends_to_padding),
+    Pattern("the causal mask is one late: a token sees the next one", (*CAUSAL_IDS, *STEP_IDS),
+            lambda case: 0 < lookahead_distance(case) < case.tokens.size(1) - 1),  # a further one in each layer
+    Pattern("there is no causal mask: a token sees all that follow", (*CAUSAL_IDS, *STEP_IDS),
+            lambda case: lookahead_distance(case) == case.tokens.size(1) - 1),
+    Pattern("padding is attended to", SOURCE_IDS,
+            lambda case: not cache_checks.source_pad_token_deviation(case) <= VISIBLE_EFFECT),
+    Pattern("padding is attended to", PADDING_IDS, lambda case: bool(_differ_at(*_left_padded_logits(case)).any())),
     Pattern("padding is not attended to, but counted: positions begin where the padding does", PADDING_IDS,
             counts_padding),
     Pattern("positions start at 0 again at every step", STEP_IDS, positions_restart),
@@ -246,12 +209,14 @@ PATTERNS = [
     Pattern("the cache forgets its first tokens", STEP_IDS, forgets_first_tokens),
     Pattern("a later chunk is wrong alone: its mask is aligned to the wrong corner, or a state is forgotten before it",
             (*STEP_IDS, *PADDING_IDS), only_later_chunks_wrong),
-    Pattern("no rows are selected at all", ("rows",), rows_not_selected),
-    Pattern("keys and values of the target are not selected", ("rows",), target_rows_not_selected),
+    Pattern("no rows are selected at all", ("rows",), lambda case: _continues_reordered(case, stay=True)),
+    Pattern("keys and values of the target are not selected", ("rows",),
+            lambda case: _continues_reordered(_with_equal_sources(case), stay=True)),
     Pattern("keys and values of the source are not selected", ("rows",), source_rows_not_selected),
     Pattern("no tokens are dropped at all", ("rollback",), rollback_drops_nothing),
     Pattern("dropped tokens are still seen", ("rollback",), sees_dropped_tokens),
     Pattern("two caches share memory, or the model holds the cache", ("fork", "caches.two", "caches.alternating"),
             single_decode_is_right),
-    Pattern("padding of the source is not attended to, but counted", SOURCE_IDS, counts_source_padding),
+    Pattern("padding of the source is not attended to, but counted", SOURCE_IDS,
+            lambda case: cache_checks.source_pad_token_deviation(case) <= dtype_tolerance(case.model.dtype)),
 ]  # fmt: skip

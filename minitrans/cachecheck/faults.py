@@ -1,7 +1,6 @@
 """Faults that can be put around any model, whatever is inside: what the checks of anyone's model have to notice."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -9,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
-from minitrans.cachecheck.self_test import Fault
+from minitrans.cachecheck.protocol import CachedModel
 
 ChangedMethods = dict[str, Callable[..., Any]]  # what a faulty model does in its own way, by the names of `CachedModel`
 MakeChangedMethods = Callable[[CachedModel[Any]], ChangedMethods]  # makes that of a right one
@@ -123,21 +121,20 @@ def last_generated_wrong(model: CachedModel[Any]) -> ChangedMethods:
 
 
 @dataclass(frozen=True)
-class ModelFault(Fault):
+class ModelFault:
     """A fault that a model around the model has.
 
     Attributes:
+        id: Its name.
+        fault: What is wrong, in one sentence.
         change: What makes the model a faulty one.
         detected_by: Ids of the checks that are there to tell it.
     """
 
+    id: str
+    fault: str
     change: MakeChangedMethods
     detected_by: tuple[str, ...]
-
-    @contextmanager
-    def apply_fault(self) -> Iterator[Callable[[ModelAndTokens[Any]], ModelAndTokens[Any]]]:
-        """Yields what puts the faulty model in the model's place."""
-        yield lambda case: replace(case, model=Wrapper(case.model, self.change))
 
     @torch.no_grad()
     def applies_to(self, model: CachedModel[Any]) -> bool:

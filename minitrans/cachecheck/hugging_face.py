@@ -436,11 +436,8 @@ def _small_settings(
 ) -> dict[str, Any]:
     """Settings of a small model, and of the configurations inside it.
 
-    Args:
-        config_class: Its class.
-        given: Settings in place of those of SIZE_CAPS and FIXED_SETTINGS.
-        fill: Whether numbers that are None are set too.
-        of_each: How many layers of each kind.
+    Those `given` go before SIZE_CAPS and FIXED_SETTINGS; `fill` sets numbers that are None too, and `of_each` is how
+    many layers of each kind there are.
     """
     default, aliases, given = config_class(), config_class.attribute_map, {**FIXED_SETTINGS, **(given or {})}
     fields = {field.name: field.default for field in dataclasses.fields(config_class)}

@@ -42,12 +42,7 @@ class NotOfferedError(Exception):
 
 @dataclass(frozen=True)
 class Measurement:
-    """The outcome in one dtype.
-
-    Attributes:
-        measured: The worst that was found; NaN and infinity fail.
-        tolerance: The largest allowed.
-    """
+    """The outcome in one dtype: the worst that was found, where NaN and infinity fail; and the largest allowed."""
 
     measured: float
     tolerance: float
@@ -103,6 +98,14 @@ class Result:
         """What was measured in each dtype, by its name."""
         float64 = {} if self.measured is None else {"float64": Measurement(self.measured, self.tolerance)}
         return {**float64, **self.lower}
+
+    def is_worse_than(self, before: "Result") -> bool:
+        """Whether it fails in a dtype in which it passed before, or by a hundred times what it measured then."""
+        known = before.by_dtype
+        return any(
+            name in known and not m.passed and (known[name].passed or m.measured > 100 * known[name].measured)
+            for name, m in self.by_dtype.items()
+        )
 
 
 @dataclass(frozen=True)
@@ -194,13 +197,7 @@ def check_registrar(title: str) -> tuple[Callable[..., Callable[[MeasureT], Meas
 
 @dataclass(frozen=True)
 class Caught:
-    """A sabotage, and the checks that noticed it.
-
-    Attributes:
-        id: The sabotage's name.
-        fault: What was done to the code, in one sentence.
-        caught_by: Ids of the checks that failed.
-    """
+    """A sabotage, what was done to the code in one sentence, and the ids of the checks that failed."""
 
     id: str
     fault: str

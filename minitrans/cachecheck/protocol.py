@@ -128,19 +128,11 @@ class Functions(CachedModel[list[Any]]):
         spans: Sequence[int] = (),
         first: int | None = None,
     ) -> None:
-        """Take the functions.
+        """Take the functions; `dtype`, `max_len`, `spans` and `first` are the attributes of `CachedModel`.
 
-        Args:
-            full: Logits (B, T, V) of tokens (B, T).
-            step: Logits (B, n, V) of the next n tokens (B, n), and the cache for the next call; the first is None.
-            vocab_size: V.
-            select: The cache with the given rows.
-            drop: The cache without so many of its last tokens.
-            embedding: The module that embeds the tokens.
-            dtype: What they compute in.
-            max_len: The most tokens that they take.
-            spans: Sizes of windows and blocks.
-            first: The id that every target begins with.
+        `full` gives logits (B, T, V) of int64 tokens (B, T), where V is `vocab_size`. `step` gives logits (B, n, V) of
+        the next n tokens (B, n), and the cache for the next call; the first cache is None. `select` gives a cache with
+        the given rows, `drop` one without so many of its last tokens; `embedding` is the module that embeds the tokens.
         """
         self.ordinary, self.first = [i for i in range(vocab_size) if i != first], first
         self.dtype, self.max_len, self.spans = dtype, max_len, spans

@@ -8,10 +8,9 @@ import torch
 
 from minitrans.cachecheck.cache_checks import CHECKS
 from minitrans.cachecheck.failure_patterns import explain_failures
-from minitrans.cachecheck.faults import FAULTS
+from minitrans.cachecheck.faults import FAULTS, Wrapper
 from minitrans.cachecheck.measure import LOWER_DTYPES, MIN_FAULT, Caught, Check, NotOfferedError, Report, Result, to_str
 from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
-from minitrans.cachecheck.self_test import catch_faults
 
 CASE_SIZES = 3, 9, 7  # rows, tokens of each, and tokens of the longest source
 
@@ -81,13 +80,12 @@ def self_test(model: CachedModel[Any]) -> Iterator[Caught]:
     """
     cases = cases_by_dtype(model)
     before = {check.id: check.run(cases, may_lack=True) for check in CHECKS}
-    chosen = [
-        each
-        for each in FAULTS
-        if any(m.measured <= MIN_FAULT for id_ in each.detected_by for m in before[id_].by_dtype.values())
-        and each.applies_to(next(iter(cases.values())).model)
-    ]
-    yield from catch_faults(CHECKS, chosen, lambda: cases, before, may_lack=True)
+    for fault in FAULTS:
+        measured = [m for id_ in fault.detected_by for m in before[id_].by_dtype.values()]
+        if any(m.measured <= MIN_FAULT for m in measured) and fault.applies_to(next(iter(cases.values())).model):
+            faulty = {dtype: replace(case, model=Wrapper(case.model, fault.change)) for dtype, case in cases.items()}
+            results = [check.run(faulty, may_lack=True) for check in CHECKS]
+            yield Caught(fault.id, fault.fault, [r.id for r in results if r.is_worse_than(before[r.id])])
 
 
 def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Report:
@@ -96,9 +94,6 @@ def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Repor
     Args:
         model: A subclass of `CachedModel` around your model, or `Functions`; in eval mode, float64 if it can be.
         skip: Ids of checks whose failure is known and meant.
-
-    Returns:
-        All that was measured.
 
     Raises:
         AssertionError: A check failed, or the model cannot even be stepped. The message has a line for each: what

@@ -12,15 +12,9 @@ CORES = os.cpu_count() or 1
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses the arguments of a command; flags may stand between positional arguments.
-
-    Args:
-        prog: The command.
-        description: What it does.
-    """
+    """Parses the arguments of a command: flags, never abbreviated, may stand between positional arguments."""
 
     def __init__(self, prog: str, description: str) -> None:
-        """Show defaults in --help, and take no abbreviated flags."""
         formatter = argparse.ArgumentDefaultsHelpFormatter
         super().__init__(prog=prog, description=description, formatter_class=formatter, allow_abbrev=False)
 
@@ -48,13 +42,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def bounded_number(kind: type[float], least: float, most: float = math.inf, why: str = "") -> Callable[[str], float]:
-    """Return a function that converts a flag's text to a number, and refuses numbers out of bounds.
+    """Return a function that converts a flag's text to an int or a float, and refuses what is out of bounds.
 
-    Args:
-        kind: int or float.
-        least: The smallest number allowed.
-        most: The largest one.
-        why: Why no larger number is allowed, where that is not obvious.
+    Where it is not obvious, `why` says why no larger number is allowed.
     """
     name = "whole number" if kind is int else "number"
     reason = f" ({why})" if why else ""

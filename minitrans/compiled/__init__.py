@@ -69,4 +69,4 @@ def compile_libraries() -> bool:
     Raises:
         NotAdmittedError: It cannot be done.
     """
-    return all(load_library(source, {}, {}) for source in (training.CPP_SOURCE, stepper.CPP_SOURCE))
+    return all(load_library(source, {}) for source in (training.CPP_SOURCE, stepper.CPP_SOURCE))

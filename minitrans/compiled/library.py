@@ -48,13 +48,12 @@ class NotAdmittedError(Exception):
         self.expected = expected
 
 
-def load_library(source: Path, arguments: Mapping[str, Sequence[Any]], results: Mapping[str, Any]) -> ctypes.CDLL:
+def load_library(source: Path, functions: Mapping[str, tuple[Any, Sequence[Any]]]) -> ctypes.CDLL:
     """Load a file that includes shared.h; compile it first, unless that has been done on this machine.
 
     Args:
         source: The file.
-        arguments: Types of the arguments of each function, which has a version for each dtype.
-        results: Types of what functions return; the others return nothing.
+        functions: Types of the result (or None) and of the arguments of each, which has a version for each dtype.
 
     Raises:
         NotAdmittedError: It cannot be compiled or loaded.
@@ -62,10 +61,10 @@ def load_library(source: Path, arguments: Mapping[str, Sequence[Any]], results: 
     library = _compile_and_load(source)
     if isinstance(library, str):
         raise NotAdmittedError(library)
-    for name, types in arguments.items():
+    for name, (result, arguments) in functions.items():
         for dtype in DTYPE_NAMES.values():
             function = getattr(library, f"{name}_{dtype}")
-            function.argtypes, function.restype = types, results.get(name)
+            function.restype, function.argtypes = result, arguments
     return library
 
 

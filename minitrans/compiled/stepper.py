@@ -5,7 +5,6 @@ It gives what `CachedStepper` gives, without padding: the tokens of all sentence
 
 import ctypes
 import weakref
-from collections.abc import Sequence
 from ctypes import addressof, c_double, c_int64, c_void_p
 from functools import partial
 from itertools import accumulate
@@ -38,11 +37,11 @@ class _KVBlock(ctypes.Structure):
     _fields_ = [("data", c_void_p), ("rows", c_int64)]
 
 
-_ARGUMENT_TYPES: dict[str, Sequence[Any]] = {
-    "make": [_Sizes, _Model],
-    "free": [c_void_p],
-    "encode": [c_void_p, c_void_p, c_void_p, c_int64, c_void_p],
-    "step": [c_void_p, c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _KVBlock, c_int64, c_void_p, c_void_p],
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {  # what each returns, and its arguments
+    "make": (c_void_p, [_Sizes, _Model]),
+    "free": (None, [c_void_p]),
+    "encode": (None, [c_void_p, c_void_p, c_void_p, c_int64, c_void_p]),
+    "step": (None, [c_void_p, c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _KVBlock, c_int64, c_void_p, c_void_p]),
 }
 
 
@@ -111,7 +110,7 @@ class CompiledStepper:
         norms = map(pointer, (first.weight, first.bias, last.weight, last.bias))
         sizes = _Sizes(c.d_model, c.n_heads, c.head_size, c.d_ff, c.n_layers, c.vocab_size, c.pad_id, c.bos_id)
         self._tensors = copies  # the library reads some of them again
-        self._call = partial(call_function, load_library(CPP_SOURCE, _ARGUMENT_TYPES, {"make": c_void_p}), self.dtype)
+        self._call = partial(call_function, load_library(CPP_SOURCE, _FUNCTIONS), self.dtype)
         self._stepper: int = self._call("make", sizes, _Model(*tables, *norms, first.eps, last.eps))
         weakref.finalize(self, self._call, "free", self._stepper)
 

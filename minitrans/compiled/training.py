@@ -47,16 +47,13 @@ class _Batch(ctypes.Structure):
     ]
 
 
-_ARGUMENT_TYPES: dict[str, list[Any]] = {
-    "forward": [POINTER(_Model), _Batch, c_void_p],
-    "backward": [POINTER(_Model)] + [c_void_p] * 5,
-    "release": [c_void_p],
-    "linear_cross_entropy": [c_void_p] * 5 + [c_int64] * 3 + [c_double] * 2,
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {  # what each returns, and its arguments
+    "forward": (c_void_p, [POINTER(_Model), _Batch, c_void_p]),
+    "backward": (None, [POINTER(_Model)] + [c_void_p] * 5),
+    "release": (None, [c_void_p]),
+    "linear_cross_entropy": (c_double, [c_void_p] * 5 + [c_int64] * 3 + [c_double] * 2),
 }
-
-
-_RESULT_TYPES = {"linear_cross_entropy": c_double, "forward": c_void_p}
-training_library = functools.cache(functools.partial(load_library, CPP_SOURCE, _ARGUMENT_TYPES, _RESULT_TYPES))
+training_library = functools.cache(functools.partial(load_library, CPP_SOURCE, _FUNCTIONS))
 
 
 def _call_function(name: str, dtype: torch.dtype, *arguments: object) -> Any:
@@ -96,19 +93,11 @@ def hidden_states(
     Where that is the table of the embeddings too, its gradient must come from one function that made it anew: the
     embeddings add theirs to it in place.
 
-    Args:
-        plan: As for `batch_loss`.
-        src_ids: int64 (B, S); its padding is not computed.
-        tgt_in: int64 (B, T).
-        kept: bool (B, T), what is computed of it: in each row everything up to some position, or nothing.
-        dtype: Of the products.
+    `kept`, bool (B, T), is what is computed of `tgt_in`: in each row everything up to some position, or nothing.
+    Padding of `src_ids` is not computed. The other arguments, and what is raised, are those of `batch_loss`.
 
     Returns:
         (N, D) for the N positions kept, row after row; and (V, D).
-
-    Raises:
-        ValueError: A sequence is longer than `max_len`.
-        IndexError: An id is not below V, or negative.
     """
     for ids, table in ((src_ids, plan.src_embedding), (tgt_in, plan.tgt_embedding)):
         if ids.size(1) > plan.config.max_len:

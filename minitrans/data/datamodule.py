@@ -13,9 +13,8 @@ from minitrans.data.corpus import filter_by_length, find_pair_numbers, flatten_i
 from minitrans.data.loader import EpochLoader
 from minitrans.data.noise import Noise
 from minitrans.data.settings import DataConfig
-from minitrans.data.stream import StreamLoader
+from minitrans.data.stream import StreamLoader, add_word_counts
 from minitrans.text.tokenizer import Tokenizer
-from minitrans.text.words import add_word_counts
 
 
 class TranslationDataModule(LightningDataModule):

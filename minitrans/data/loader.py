@@ -47,24 +47,17 @@ class ResumableLoader(ABC):
         seed: Seed of the shuffling, 0 or more.
         noise: Changes some of the pairs.
         reversed_epochs: For that many epochs at first, half of the pairs have source and target exchanged.
-        begin: What is saved to resume where the first buffer begins.
     """
 
     def __init__(
-        self,
-        special_ids: SpecialIds,
-        batch_tokens: int,
-        seed: int,
-        noise: Noise | None,
-        reversed_epochs: int,
-        begin: dict[str, Any],
+        self, special_ids: SpecialIds, batch_tokens: int, seed: int, noise: Noise | None, reversed_epochs: int
     ) -> None:
         self._special_ids = special_ids
         self._batch_tokens = batch_tokens
         self._seed = seed
         self._noise = noise
         self._reversed_epochs = reversed_epochs
-        self._place: dict[str, Any] = {"buffer": 0, "position": 0} | begin
+        self._place: dict[str, Any] = {"buffer": 0, "position": 0}
 
     @abstractmethod
     def buffers_from(self, place: dict[str, Any]) -> Iterator[Buffer]:
@@ -127,7 +120,7 @@ class EpochLoader(ResumableLoader):
         noise: Noise | None = None,
         reversed_epochs: int = 0,
     ) -> None:
-        super().__init__(special_ids, batch_tokens, seed, noise, reversed_epochs, begin={})
+        super().__init__(special_ids, batch_tokens, seed, noise, reversed_epochs)
         self._sides = src, tgt
         self._n_batches = len(plan_batches(src.lengths + 1, tgt.lengths + 1, batch_tokens, None))
 

@@ -1,7 +1,8 @@
 """Training batches from pairs that are read one after another and not kept: for corpora that do not fit in memory."""
 
+import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -17,8 +18,12 @@ from minitrans.data.noise import Noise
 from minitrans.data.readers import CHUNK, open_train, read_tables
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
+from minitrans.text.reading import split_words
 from minitrans.text.tokenizer import Tokenizer
-from minitrans.text.words import add_word_counts
+
+MAX_WORDS = 1_000_000  # different words of a training text that are kept; they take 10 MB on disk, and 100 in memory
+
+logger = logging.getLogger("minitrans")
 
 
 class StreamLoader(ResumableLoader):
@@ -56,8 +61,8 @@ class StreamLoader(ResumableLoader):
         self._split = open_train(config)
         self._beginning = self._split.rows.state_dict()
         self.words: Counter[str] | None = Counter()
-        begin = {"pairs": self._beginning, "epoch": 0, "first": 0}
-        super().__init__(tokenizer.special_ids, config.batch_tokens, seed, noise, config.reversed_epochs, begin)
+        super().__init__(tokenizer.special_ids, config.batch_tokens, seed, noise, config.reversed_epochs)
+        self._place |= {"pairs": self._beginning, "epoch": 0, "first": 0}
 
     def __len__(self) -> int:
         """A number that is never reached: without one, Lightning would fetch a batch ahead of the training."""
@@ -87,21 +92,19 @@ class StreamLoader(ResumableLoader):
 
     def _tokenize(self, pairs: pa.Table, first: bool, again: bool) -> tuple[IdRows, IdRows]:
         """Return the usable pairs; the log counts the others in the first buffer; words are not counted `again`."""
-        wrong = empty_sides(pairs)  # counted by `load_corpus` already, as are the repeated ones
+        faults = [empty_sides(pairs)]  # counted by `load_corpus` already, as are the repeated ones
         if self._config.deduplicate:
             hashes = hash_pairs(pairs)
-            wrong |= duplicate_pairs(hashes)
-            for repeated in overlap_faults(hashes, self._others).values():
-                wrong |= repeated
-        pairs = pairs.filter(pa.array(~wrong))
+            faults += [duplicate_pairs(hashes), *overlap_faults(hashes, self._others).values()]
+        pairs = pairs.filter(pa.array(~np.any(faults, axis=0)))
         sources, targets = list[str](), list[str]()
         for some in (pairs.slice(start, CHUNK) for start in range(0, len(pairs), CHUNK)):
             read = self._tokenizer.reader.preprocess_pairs(*(some[side].to_pylist() for side in ("source", "target")))
             sources += read[0]
             targets += read[1]
         src, tgt = (self._gather_ids(lines) for lines in (sources, targets))
-        faults = length_faults(src.lengths + 1, tgt.lengths + 1, self._max_len, self._config)
-        kept = np.flatnonzero(mark_kept(faults, "first training") if first else ~np.any(list(faults.values()), axis=0))
+        unfit = length_faults(src.lengths + 1, tgt.lengths + 1, self._max_len, self._config)
+        kept = np.flatnonzero(mark_kept(unfit, "first training") if first else ~np.any(list(unfit.values()), axis=0))
         self.words = add_word_counts(self.words, () if again else (sources[i] for i in kept))
         return src.take(kept), tgt.take(kept)
 
@@ -118,3 +121,18 @@ class StreamLoader(ResumableLoader):
         """Go to a saved place: the next `iter()` continues there."""
         super().load_state_dict(state)
         self.words = None if state["words"] is None else Counter(state["words"])
+
+
+def add_word_counts(counts: Counter[str] | None, lines: Iterable[str]) -> Counter[str] | None:
+    """Add the words of some lines to `counts`; return None if there are too many different ones, now or before."""
+    if counts is None:
+        return None
+    for part, n in Counter(part for line in lines for part in line.split()).items():  # most stand there many times
+        for word in split_words(part):
+            counts[word] += n
+        if len(counts) > MAX_WORDS:
+            logger.warning(
+                "more than %d different words are in the training data: the run keeps none of them", MAX_WORDS
+            )
+            return None
+    return counts

@@ -63,18 +63,8 @@ def vocab_pieces(bundle: Bundle) -> list[str]:
 def save_engine(folder: Path, model: Transformer, pieces: Sequence[str], unk_id: int) -> None:
     """Write CTranslate2's own files into an existing folder, from a model that is float32 and on the CPU.
 
-    `pieces` has the text of every piece id, all different; CTranslate2 reads any other text as `unk_id`.
-    """
-    spec = transformer_spec(model, pieces, unk_id)
-    spec.validate()
-    spec.optimize()  # a matrix that is tied is written once
-    spec.save(str(folder))
-
-
-def transformer_spec(model: Transformer, pieces: Sequence[str], unk_id: int) -> TransformerSpec:
-    """CTranslate2's description of a Transformer, filled with the weights of a model; the rest as for `save_engine`.
-
-    It appends EOS to sources, as our model was trained. PAD and BOS, which we never choose, have a bias of -inf there.
+    `pieces` has the text of every piece id, all different; CTranslate2 reads any other text as `unk_id`. It appends EOS
+    to sources, as our model was trained. PAD and BOS, which we never choose, have a bias of -inf there.
     """
     config = model.config
     sizes = {"num_layers": config.n_layers, "num_heads": config.n_heads, "head_dim": config.head_size}
@@ -103,7 +93,9 @@ def transformer_spec(model: Transformer, pieces: Sequence[str], unk_id: int) -> 
     spec.config.eos_token = pieces[config.eos_id]
     spec.config.unk_token = pieces[unk_id]
     spec.config.layer_norm_epsilon = model.decoder.norm.eps  # of all norms
-    return spec
+    spec.validate()
+    spec.optimize()  # a matrix that is tied is written once
+    spec.save(str(folder))
 
 
 def _fill_norm(spec: Any, norm: nn.LayerNorm) -> None:

@@ -21,7 +21,6 @@ class KeyValues:
     """
 
     def __init__(self, k: Tensor, v: Tensor) -> None:
-        """Take the buffers."""
         self.k, self.v = k, v
 
     def empty_buffers(self, n: int) -> "KeyValues":
@@ -80,11 +79,6 @@ class DecoderCache:
         self.src_mask = src_mask
         self.capacity = capacity
         self.length = 0
-
-    def check_room(self, n: int) -> None:
-        """Raise `ValueError` with both numbers unless `n` more tokens fit."""
-        if self.length + n > self.capacity:
-            raise ValueError(f"the cache holds {self.length} of {self.capacity} tokens: no room for {n} more")
 
     @torch.no_grad()
     def select_rows(self, rows: Tensor) -> None:

@@ -84,7 +84,6 @@ class UncachedState:
     """All that was fed to each row, int64 (R, t), and its source as `Transformer.encode` gives it."""
 
     def __init__(self, fed: Tensor, memory: Tensor, src_mask: Tensor) -> None:
-        """Take the tensors."""
         self.fed, self.memory, self.src_mask = fed, memory, src_mask
 
     def select_rows(self, rows: Tensor) -> None:
@@ -154,15 +153,12 @@ class Hypothesis(NamedTuple):
 
 @torch.inference_mode()
 def greedy_decode(stepper: Stepper[AnyState], src_ids: Tensor, length_penalty: float = 1.0) -> list[Hypothesis]:
-    """Take the likeliest token at every step, until EOS or the row's length limit.
+    """Take the likeliest token at every step, until EOS or the row's length limit, and return what was found by row.
 
     Args:
         stepper: What computes the steps, such as `CachedStepper(model)`.
         src_ids: int64 (B, S), padded on the right.
         length_penalty: For the score alone, see `Hypothesis`.
-
-    Returns:
-        For each row what was found.
 
     Raises:
         ValueError: The source is longer than `max_len`.

@@ -56,7 +56,6 @@ class FeedForward(nn.Module):
     """The same two-layer network at every position: W_2 relu(W_1 x). Vaswani et al. 2017, equation 2."""
 
     def __init__(self, d_model: int, d_ff: int, dropout: float) -> None:
-        """Make the two products, d_model -> d_ff -> d_model."""
         super().__init__()
         self.w_1 = nn.Linear(d_model, d_ff)
         self.w_2 = nn.Linear(d_ff, d_model)

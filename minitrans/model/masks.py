@@ -57,14 +57,10 @@ def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
 
 
 def check_mask(mask: Tensor, scores_shape: torch.Size) -> None:
-    """Raise unless `mask` is bool, has as many dimensions as the scores, and broadcasts to them.
+    """Raise unless `mask` is bool, has as many dimensions as the scores, (..., Tq, Tk), and broadcasts to them.
 
     A mask with fewer dimensions is refused because it would be taken for another one: (B, Tk) broadcasts as (Tq, Tk)
     whenever B happens to equal Tq.
-
-    Args:
-        mask: The mask to check.
-        scores_shape: (B, H, Tq, Tk), or any shape whose last two sizes are (Tq, Tk).
 
     Raises:
         TypeError: The mask is not `torch.bool`: a float or integer mask has no single meaning.

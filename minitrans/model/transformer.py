@@ -55,7 +55,6 @@ class TransformerConfig:
     tie_embeddings: bool = True
 
     def __post_init__(self) -> None:
-        """Check every value once, here."""
         for name in ("vocab_size", "d_model", "n_heads", "d_ff", "n_layers", "max_len"):
             if getattr(self, name) < 1:
                 raise ValueError(f"model.{name} must be at least 1, got {getattr(self, name)}")
@@ -82,7 +81,6 @@ class Encoder(nn.Module):
     """The encoder's layers and its final norm."""
 
     def __init__(self, config: TransformerConfig) -> None:
-        """Make the layers."""
         super().__init__()
         c = config
         sizes = c.d_model, c.n_heads, c.head_size, c.d_ff, c.dropout, c.attention_dropout
@@ -111,7 +109,6 @@ class Decoder(nn.Module):
     """The decoder's layers and its final norm."""
 
     def __init__(self, config: TransformerConfig) -> None:
-        """Make the layers."""
         super().__init__()
         c = config
         sizes = c.d_model, c.n_heads, c.head_size, c.d_ff, c.dropout, c.attention_dropout
@@ -149,7 +146,7 @@ class Decoder(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The whole model.
+    """The whole model, at first with random weights.
 
     `model(src_ids, tgt_in)` is the full masked pass of training. Decoding is `encode`, `init_cache`, then `step` after
     `step`. Source: Vaswani et al. 2017, with pre-norm layers (Xiong et al. 2020).
@@ -158,7 +155,6 @@ class Transformer(nn.Module):
     positions: Tensor
 
     def __init__(self, config: TransformerConfig) -> None:
-        """Make a model with random weights."""
         super().__init__()
         self.config = config
         self.src_embedding = nn.Embedding(config.vocab_size, config.d_model)
@@ -274,13 +270,14 @@ class Transformer(nn.Module):
         `tgt_ids`, int64 (B, T), is the whole target, or the tokens that follow those in the cache; the rest is as for
         `Decoder.forward`.
         """
-        if cache is not None:
-            cache.check_room(tgt_ids.size(1))
+        n = tgt_ids.size(1)
+        if cache is not None and cache.length + n > cache.capacity:
+            raise ValueError(f"the cache holds {cache.length} of {cache.capacity} tokens: no room for {n} more")
         offset = 0 if cache is None else cache.length
         x = self.embed(self.tgt_embedding, tgt_ids, offset)
         hidden, traces = self.decoder(x, memory, src_mask, cache, need_weights)
         if cache is not None:
-            cache.length += tgt_ids.size(1)
+            cache.length += n
         return hidden, traces
 
     def embed(self, embedding: nn.Embedding, ids: Tensor, offset: int) -> Tensor:

@@ -3,16 +3,9 @@
 import io
 
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 OMITTED_METADATA = dict.fromkeys(["Date", "Creator", "Format", "Type"])  # so that the same chart gives the same bytes
-
-
-def make_stacked_panels(n: int, height: float) -> tuple[Figure, list[Axes]]:
-    """An empty chart of `n` panels, one below the other, each as high as that many inches; and the panels."""
-    figure = Figure(figsize=(8, height * n), layout="constrained")
-    return figure, list(figure.subplots(n, sharex=True, squeeze=False).flat)
 
 
 def chart_as_svg(figure: Figure) -> str:

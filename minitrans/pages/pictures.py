@@ -41,25 +41,16 @@ def heat_map(weights: Tensor, mask: Tensor, queries: Sequence[str], keys: Sequen
 
 
 def mask_picture(mask: Tensor, title: str, queries: Sequence[str], keys: Sequence[str]) -> Markup:
-    """A mask: keys that a query may attend to are filled (class `may`), the others hatched (class `masked`).
+    """A mask under its title: keys that a query may attend to are filled (class `may`), others hatched (`masked`).
 
-    Args:
-        mask: bool (Tq, Tk), True = may attend.
-        title: Stands above the picture.
-        queries: Labels of the rows.
-        keys: Labels of the columns.
+    Mask and labels are as for `heat_map`.
     """
     grid = _grid_layout(queries, keys)
     return render_template("mask.svg", grid=grid, mask=mask.tolist(), title=title, queries=queries, keys=keys)
 
 
 def catch_matrix(caught_by: Mapping[str, Sequence[str]], checks: Sequence[str]) -> Markup:
-    """A dot for each check (column) that caught a sabotage (row).
-
-    Args:
-        caught_by: For each sabotage the ids of the checks that failed.
-        checks: Ids of all checks.
-    """
+    """A dot for each of the `checks` (columns) that caught a sabotage (row): `caught_by` has their ids."""
     grid = _grid_layout(list(caught_by), checks, angle=90, above=12)
     return render_template("catches.svg", grid=grid, caught_by=caught_by)
 

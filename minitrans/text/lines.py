@@ -83,13 +83,8 @@ def read_ahead(stream: BinaryIO, name: str, most: int, numbers: range = ALL_LINE
     """Yield the lines of an open file in lists, as `iter_lines` reads them.
 
     A regular file gives full lists, except for the last one. Anything else, such as a pipe, gives the lines that have
-    come since the previous list, and makes the caller wait only while there are none.
-
-    Args:
-        stream: Read, and closed at its end, by a thread of its own, which is up to `most` lines ahead of the caller.
-        name: What to call it in a message.
-        most: Length of a full list.
-        numbers: Those of the lines to read, of which the first comes next.
+    come since the previous list, and makes the caller wait only while there are none. A thread of its own reads the
+    stream, up to `most` lines ahead of the caller, and closes it at its end; `most` is also the length of a full list.
 
     Raises:
         UserError: The stream cannot be read, or a line is not valid UTF-8; all lines before it have been yielded.

@@ -42,7 +42,6 @@ class TokenizerConfig:
     placeholders: bool = False
 
     def __post_init__(self) -> None:
-        """Check the values."""
         if self.vocab_size < (least := 261 + self.plain_sources + self.placeholders * len(PLACEHOLDERS)):
             raise UserError(
                 f"tokenizer.vocab_size is {self.vocab_size}; it must be at least {least} "
@@ -198,12 +197,9 @@ class Tokenizer:
         return self._processor.encode([clean(line) for line in lines])
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the clean line that the ids spell.
+        """Return the clean line that ids from 0 to `vocab_size` - 1 spell.
 
         Special ids are skipped; bytes that are no UTF-8 give U+FFFD.
-
-        Args:
-            ids: Any ids from 0 to `vocab_size` - 1.
         """
         silent = {*self.special_ids, self.unk_id}
         return clean(self._processor.decode([i for i in ids if i not in silent]))

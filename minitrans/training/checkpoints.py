@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from lightning.pytorch.plugins import TorchCheckpointIO
 
@@ -105,37 +105,20 @@ def ckpt_step(path: Path) -> int:
     return int(path.stem.removeprefix("step-"))
 
 
-class StopSignals(Callback):
-    """Catches Ctrl-C and SIGTERM; `CheckpointWriter` then finishes the step, writes a checkpoint and stops.
-
-    A second signal stops at once, and loses what came after the last checkpoint. With several processes, the first one
-    on each machine listens, and all stop with it.
-    """
-
-    heard = False
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Install the handlers; Lightning restores the previous ones when training ends."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._handle_signal if trainer.local_rank == 0 else signal.SIG_IGN)
-
-    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.heard:
-            raise KeyboardInterrupt
-        self.heard = True
-        print("stopping after this step; once more to stop at once", file=sys.stderr)
-
-
 class CheckpointWriter(Checkpoint):
     """Writes `best.ckpt` and `step-N.ckpt`, and keeps the last few of these.
 
     A checkpoint is written between two steps: the row of metrics of a step, and the validation if one is due, come
     before it, so that a resumed run repeats nothing and leaves nothing out.
+
+    After Ctrl-C or SIGTERM it finishes the step, writes a checkpoint and stops. A second signal stops at once, and
+    loses what came after the last checkpoint. With several processes, the first one on each machine listens, and all
+    stop with it.
     """
 
-    def __init__(self, folder: Path, config: TrainingConfig, early: EarlyStopping, signals: StopSignals) -> None:
-        self.folder, self.config, self.early, self.signals = folder, config, early, signals
-        self.due = self.stop = False
+    def __init__(self, folder: Path, config: TrainingConfig, early: EarlyStopping) -> None:
+        self.folder, self.config, self.early = folder, config, early
+        self.due = self.stop = self.heard = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Correct what Lightning gets wrong in a run that is resumed."""
@@ -145,8 +128,16 @@ class CheckpointWriter(Checkpoint):
         trainer.should_stop = self.early.wait_count >= self.early.patience
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock."""
+        """Start the clock, and listen for signals; Lightning restores the previous handlers when training ends."""
         self.step, self.saved_at = trainer.global_step, time.monotonic()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._handle_signal if trainer.local_rank == 0 else signal.SIG_IGN)
+
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.heard:
+            raise KeyboardInterrupt
+        self.heard = True
+        print("stopping after this step; once more to stop at once", file=sys.stderr)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -158,7 +149,7 @@ class CheckpointWriter(Checkpoint):
         if self.step == trainer.estimated_stepping_batches:
             trainer.should_stop = True  # Lightning validates when it stops: so the last step is validated too
         late = time.monotonic() - self.saved_at >= 60 * self.config.checkpoint_minutes
-        self.stop, late = map(bool, sum_over_processes([self.signals.heard, late], pl_module.device))
+        self.stop, late = map(bool, sum_over_processes([self.heard, late], pl_module.device))
         self.due |= self.stop or late or self.step % self.config.checkpoint_every == 0
         fetcher = trainer.fit_loop._data_fetcher
         assert fetcher is not None

@@ -176,7 +176,8 @@ def parse_config(argv: Sequence[str], command: str = "train", description: str =
     """Merge YAML and the flags of `train` or `distill`, and check them; later ones override.
 
     Raises:
-        UserError: An unknown key (the nearest known one is named), a wrong type, a value that makes no sense.
+        UserError: An unknown key (the nearest known one is named), a wrong type, a value that makes no sense, or two
+            that do not go together.
         SystemExit: After --help or --print-config, with code 0.
     """
     prog, helping = f"minitrans {command}", not {"-h", "--help"}.isdisjoint(argv)
@@ -209,7 +210,7 @@ def parse_config(argv: Sequence[str], command: str = "train", description: str =
         settings = parser.parse_args(argv)
     except (ArgumentError, TypeError, ValueError, OverflowError, yaml.YAMLError) as error:
         raise _reword_parser_error(parser, argv, " ".join(str(error).split())) from error
-    return build_run_config(settings)
+    return _build_run_config(settings)
 
 
 def _flag_values(argv: Sequence[str], flag: str) -> list[str]:
@@ -285,12 +286,8 @@ def _setting_type_error(name: str, key: str, value: Any) -> UserError:
     return UserError(f"{name} is {truncate(value)}; it must be {' or '.join(names)}{quotes}")
 
 
-def build_run_config(settings: Namespace) -> RunConfig:
-    """Check the parsed settings as a whole, and return them.
-
-    Raises:
-        UserError: A value that makes no sense, or two that do not go together.
-    """
+def _build_run_config(settings: Namespace) -> RunConfig:
+    """Check the parsed settings as a whole, and return them."""
     run_dir = settings.run_dir
     if run_dir is None:
         if not settings.config:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from minitrans.pages.charts import make_stacked_panels
-
 MAX_DOTS = 60  # a line with no more values has a dot at each
 PANELS = {
     "loss": {"train_loss": "training, with label smoothing", "val_loss": "valid, without"},
@@ -31,7 +29,8 @@ def plot_training_curve(metrics: Path, kept: int) -> Figure:
         for column in columns
     }
     shown = {title: columns for title, columns in PANELS.items() if any(lines[column] for column in columns)}
-    figure, axes = make_stacked_panels(len(shown), height=2)
+    figure = Figure(figsize=(8, 2 * len(shown)), layout="constrained")
+    axes = figure.subplots(len(shown), sharex=True, squeeze=False).flat
     for panel, (title, columns) in zip(axes, shown.items(), strict=True):
         panel.axvline(kept, color="gray", linestyle="--")
         for column, label in columns.items():

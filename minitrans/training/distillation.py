@@ -131,8 +131,8 @@ def rerank_candidates(students: Sequence[Translator], teacher: Translator, sourc
     candidates: list[dict[str, list[float]]] = [{} for _ in sources]
     for student in students:
         for row, n_best in zip(candidates, student.n_best(sources, BEAM_SIZE, length_penalty=0), strict=True):
-            for text, log_p in {t.text: t.score for t in reversed(n_best)}.items():  # the best of equal texts
-                row.setdefault(text, []).append(log_p)
+            for translation in n_best:
+                row.setdefault(translation.text, []).append(translation.score)
     given = [source for source, row in zip(sources, candidates, strict=True) for _ in row]
     targets = [target for row in candidates for target in row]
     likes = np.array([np.mean(log_ps) + VOTE_WEIGHT * len(log_ps) for row in candidates for log_ps in row.values()])

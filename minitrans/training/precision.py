@@ -19,7 +19,11 @@ def precision_and_reason(setting: PrecisionSetting, accelerator: str) -> tuple[s
     Raises:
         UserError: The device has no such arithmetic.
     """
-    device = _resolve_accelerator(accelerator)
+    device = accelerator
+    if accelerator in ("auto", "gpu"):  # as Lightning chooses
+        from lightning.pytorch.accelerators import MPSAccelerator  # takes seconds to import; settings do not need it
+
+        device = "mps" if MPSAccelerator.is_available() else "cuda" if torch.cuda.is_available() else "cpu"
     if setting == "fp16" and device == "cpu":
         raise UserError("training.precision is fp16, which works only on a GPU; choose auto, bf16 or fp32")
     if setting != "auto":
@@ -38,14 +42,3 @@ def precision_and_reason(setting: PrecisionSetting, accelerator: str) -> tuple[s
             return "fp32", f"this processor is not known to multiply bfloat16: no {' or '.join(_BF16_FEATURES)}"
         case _:
             return "fp32", f"the safe one on {device}"
-
-
-def _resolve_accelerator(accelerator: str) -> str:
-    """The device that Lightning chooses for auto or gpu; any other name as it is."""
-    if accelerator not in ("auto", "gpu"):
-        return accelerator
-    from lightning.pytorch.accelerators import MPSAccelerator  # takes seconds to import; settings do not need it
-
-    if MPSAccelerator.is_available():
-        return "mps"
-    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -38,7 +38,6 @@ from minitrans.training.callbacks import (
 from minitrans.training.checkpoints import (
     CheckpointWriter,
     SafeCheckpointIO,
-    StopSignals,
     ckpt_step,
     newest_checkpoint,
     read_checkpoint,
@@ -172,7 +171,7 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
     _check_devices(config.trainer)
     run_dir, log_every = config.run_dir, config.trainer["log_every_n_steps"]
     precision, reason = precision_and_reason(config.training.precision, config.trainer["accelerator"])
-    translations, signals = ValidationScorer(config.compiled), StopSignals()
+    translations = ValidationScorer(config.compiled)
     early = EarlyStopping("val_bleu", 0.0, config.training.patience, mode="max", check_on_train_epoch_end=False)
     callbacks: list[Callback] = [
         translations,  # before the averaging, see there
@@ -181,8 +180,7 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
         TrainingProgress(translations, f"precision: {precision} ({reason})"),
         StopIfNotFinite(run_dir / CHECKPOINTS),
         StepMetricsLogger(run_dir / METRICS, every=50 if log_every is None else log_every),
-        signals,
-        CheckpointWriter(run_dir / CHECKPOINTS, config.training, early, signals),
+        CheckpointWriter(run_dir / CHECKPOINTS, config.training, early),
     ]
     tensorboard = TensorBoardLogger(  # it shows no step twice
         run_dir, name="", version=TENSORBOARD, purge_step=ckpt_step(checkpoint) if checkpoint else None

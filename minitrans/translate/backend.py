@@ -31,13 +31,9 @@ _backend_by_work: dict[str, str] = {}  # by the kind of work, what does it in th
 def make_batch_loss(
     model: Transformer, mode: CompiledMode, device: torch.device, dtype: torch.dtype
 ) -> loss.BatchLossFn:
-    """Return the function that computes the loss of a model's batches in training.
+    """Return what computes the loss of batches of a model to be trained on `device`, with products in `dtype`.
 
-    Args:
-        model: What will be trained; its weights are read at each batch.
-        mode: Whether compiled code may compute it.
-        device: Where it will be trained.
-        dtype: What its products will be computed in.
+    The model's weights are read at each batch.
 
     Raises:
         UserError: The mode is "require", and compiled code cannot compute it.
@@ -47,11 +43,7 @@ def make_batch_loss(
 
 
 def make_stepper(model: Transformer, mode: CompiledMode) -> Stepper[Any]:
-    """Return what computes a model's decoding steps: a `CachedStepper`, or compiled code with a copy of the weights.
-
-    Args:
-        model: In eval mode.
-        mode: Whether compiled code may compute them.
+    """Return what decodes with a model in eval mode: a `CachedStepper`, or compiled code with a copy of the weights.
 
     Raises:
         UserError: The mode is "require", and compiled code cannot compute them.

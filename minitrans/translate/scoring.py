@@ -20,17 +20,13 @@ class Scores:
     """The scores of a set of translations; the field names are those of `minitrans evaluate --json`.
 
     Attributes:
-        bleu: Corpus BLEU, 0 to 100.
-        bleu_signature: sacreBLEU's account of how BLEU was computed.
-        chrf: Corpus chrF2, 0 to 100.
-        chrf_signature: The same for chrF.
+        bleu, chrf: Corpus BLEU and chrF2, 0 to 100.
+        bleu_signature, chrf_signature: sacreBLEU's account of how they were computed.
         exact_match: Percent of translations equal to a reference.
         sentences: How many translations were scored.
-        bleu_interval: Ends of the 95% bootstrap interval of BLEU; None from `score`, which does no bootstrap.
-        chrf_interval: The same for chrF.
-        bleu_p: How probable a difference in BLEU at least as large is if this system and the first one, which it is
+        bleu_interval, chrf_interval: Ends of the 95% bootstrap interval; None from `score`, which does no bootstrap.
+        bleu_p, chrf_p: How probable a difference at least as large is if this system and the first one, which it is
             compared with, are equally good; None for the first one itself, and from `score`.
-        chrf_p: The same for chrF.
     """
 
     bleu: float

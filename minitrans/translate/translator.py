@@ -25,7 +25,6 @@ from minitrans.model.decoding import (
 from minitrans.model.layers import LayerTrace
 from minitrans.model.sampling import sample
 from minitrans.text.reading import KeptParts, split_words
-from minitrans.text.words import has_changed_numbers
 from minitrans.translate.backend import CompiledMode, make_stepper
 from minitrans.translate.bundle import Bundle, load_bundle
 
@@ -108,10 +107,8 @@ class Translator:
     def __init__(self, bundle: Bundle, compiled: CompiledMode = "off") -> None:
         """Take the bundle as it is, and find what computes its steps.
 
-        Args:
-            bundle: What to translate with.
-            compiled: Whether compiled code may decode: off, never; auto, if it proves to give the model's own numbers;
-                require, always, or an error.
+        Compiled code may, if `compiled` is auto and it proves to give the model's own numbers; if it is require, it has
+        to; if it is off, it does not.
 
         Raises:
             UserError: Compiled code is required, and may not compute this model.
@@ -185,10 +182,10 @@ class Translator:
         sources = self._encode_sources(lines, first_line)
         hypotheses = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
         best = [[ranked[0] for ranked in each] for each in hypotheses]
-        weights: Sequence[AttentionWeights | None] = [None] * len(lines)
-        if attention:
-            alone = [each[0] if len(each) == 1 else EncodedSource([], KeptParts({})) for each in sources]
-            weights = self._attention_weights(alone, [each[0].ids for each in best], batch_tokens)
+        weights: list[AttentionWeights | None] = [None] * len(lines)
+        for i, (source, *others) in enumerate(sources):
+            if attention and source.ids and not others:
+                weights[i] = self._attention_weights(source, best[i][0].ids)
         texts = self._decode_lines(sources, [[hypothesis.ids for hypothesis in each] for each in best])
         rows = zip(texts, best, lines, sources, weights, strict=True)
         return [self._make_translation(*row, length_penalty) for row in rows]
@@ -330,37 +327,17 @@ class Translator:
         return [[next(in_order) for _ in line] for line in lines]
 
     @torch.no_grad()
-    def _attention_weights(
-        self, read: list[EncodedSource], targets: list[list[int]], batch_tokens: int
-    ) -> list[AttentionWeights | None]:
-        """The weights of one full pass over each source that is not empty and its translation."""
+    def _attention_weights(self, source: EncodedSource, ids: list[int]) -> AttentionWeights:
+        """The weights of one full pass over a source and the ids of its translation."""
         model, tokenizer = self.bundle.model, self.bundle.tokenizer
-        sources = [source.ids for source in read]
-        weights: list[AttentionWeights | None] = [None] * len(sources)
-        for rows in self._batch_indices(sources, batch_tokens):
-            written = [
-                [*targets[i], tokenizer.eos_id][: length_limit(len(sources[i]), model.config.max_len)] for i in rows
-            ]
-            memory, src_mask, encoder = model.run_encoder(self._pad_rows([sources[i] for i in rows]), need_weights=True)
-            tgt_in = self._pad_rows([[tokenizer.bos_id, *ids[:-1]] for ids in written])
-            _, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
-            among, within, across = stack_weights(encoder, decoder)
-            for row, (i, ids) in enumerate(zip(rows, written, strict=True)):
-                s, t = len(sources[i]), len(ids)
-                target = [tokenizer.bos_id, *ids]
-                pieces = ([tokenizer.piece(id_) for id_ in side] for side in (sources[i], target))
-                values = read[i].kept_parts.placeholder_values
-                source, written_as = ([values.get(piece, piece) for piece in side] for side in pieces)
-                weights[i] = AttentionWeights(
-                    source=source,
-                    target=written_as,
-                    source_ids=sources[i],
-                    target_ids=target,
-                    encoder=among[:, row, :, :s, :s].clone(),  # a view would hold the whole batch
-                    decoder=within[:, row, :, :t, :t].clone(),
-                    cross=across[:, row, :, :t, :s].clone(),
-                )
-        return weights
+        target = [tokenizer.bos_id, *ids, tokenizer.eos_id][: 1 + length_limit(len(source.ids), model.config.max_len)]
+        memory, src_mask, encoder = model.run_encoder(self._pad_rows([source.ids]), need_weights=True)
+        _, decoder = model.run_decoder(self._pad_rows([target[:-1]]), memory, src_mask, need_weights=True)
+        among, within, across = (weights[:, 0] for weights in stack_weights(encoder, decoder))
+        values = source.kept_parts.placeholder_values
+        pieces = ([tokenizer.piece(id_) for id_ in side] for side in (source.ids, target))
+        read, written = ([values.get(piece, piece) for piece in side] for side in pieces)
+        return AttentionWeights(read, written, among, within, across, source.ids, target)
 
     def _pad_rows(self, rows: list[list[int]]) -> Tensor:
         """Ids as the model takes them: int64 (B, longest), padded on the right."""
@@ -393,6 +370,14 @@ class Translator:
             rows.append(i)
         if rows:
             yield rows
+
+
+def has_changed_numbers(line: str, translation: str) -> bool:
+    """Whether a translation has digits, but lacks a number (a run of digits) of its line.
+
+    A translation that spells numbers out changes none, nor does one with other signs in them: 1374 for 1,374.
+    """
+    return bool(re.search(r"\d", translation)) and any(n not in translation for n in re.findall(r"\d+", line))
 
 
 def stack_weights(encoder: Sequence[LayerTrace], decoder: Sequence[LayerTrace]) -> tuple[Tensor, ...]:

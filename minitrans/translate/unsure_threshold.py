@@ -63,13 +63,7 @@ def choose_threshold(translations: Sequence[Translation], references: Sequence[S
 def score_unsure(
     translations: Sequence[Translation], references: Sequence[Sequence[str]], threshold: Threshold
 ) -> UnsureScores:
-    """Compare the marks of translations with what is right.
-
-    Args:
-        translations: One or more.
-        references: All right translations of each, clean.
-        threshold: Says which are wrong.
-    """
+    """Compare the marks of one or more translations with their references, clean; `threshold` says what is wrong."""
     wrong, unsure = _error_labels(translations, references, threshold.chrf), np.array([t.unsure for t in translations])
     both = (wrong & unsure).sum()
     return UnsureScores(

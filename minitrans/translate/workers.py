@@ -51,10 +51,7 @@ class Workers:
     def run(self, work: ChunkFunction[T], lines: Sequence[str], first_line: int = 1) -> list[T]:
         """Return what `work` gives for all lines, in their order.
 
-        Args:
-            work: Called for each share of the lines; picklable.
-            lines: Source sentences.
-            first_line: Number of the first line in its file.
+        It is called for each share of the lines, and has to be picklable. `first_line` is the first one's number.
 
         Raises:
             UserError: A worker has died.

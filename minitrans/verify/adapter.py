@@ -1,6 +1,6 @@
 """Our own model for the checks of anyone's model: it gives them every number that its decoder computes."""
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 from minitrans.model.cache import DecoderCache
@@ -48,10 +48,6 @@ class TransformerAdapter(CachedModel[DecoderCache]):
         """The same cache, whose slots beyond its length hold nothing."""
         cache.length -= n
         return cache
-
-    def embedding(self) -> nn.Module:
-        """The target's embedding."""
-        return self.model.tgt_embedding
 
 
 def flatten_outputs(model: Transformer, hidden: Tensor, traces: list[LayerTrace]) -> list[Tensor]:

@@ -63,10 +63,7 @@ print((logits - expected).abs().amax((0, 2)).tolist())  # at each position
 def issue_markdown(report: Report, model: HFModel, name: str) -> str:
     """Markdown: the versions, the checks that fail, and the smallest program that shows it, with what it prints.
 
-    Args:
-        report: What was measured.
-        model: The model on which it was measured.
-        name: The user's name for it: an architecture, a folder, or a name on the hub.
+    The user's `name` for the model is an architecture, a folder, or a name on the hub.
     """
     failed = {result.id: result for result in report.checks if result.failed}
     class_name = type(model.model).__name__

@@ -33,27 +33,6 @@ def torch_multi_head(attention: MultiHeadAttention, batch_first: bool = True) ->
     return module
 
 
-def torch_multi_head_output(
-    attention: MultiHeadAttention, x_q: Tensor, x_kv: Tensor, mask: Tensor
-) -> tuple[Tensor, Tensor]:
-    """What `nn.MultiheadAttention` gives with the weights of ours.
-
-    Args:
-        attention: Ours, with n_heads * d_head = d_model.
-        x_q: (B, Tq, D).
-        x_kv: (B, Tk, D).
-        mask: bool (B, 1, Tq or 1, Tk), True = may attend.
-
-    Returns:
-        The output (B, Tq, D) and every head's weights (B, H, Tq, Tk).
-    """
-    batch, q_len, _ = x_q.shape
-    # Theirs takes one mask for each row and head, (B*H, Tq, Tk), and True = may NOT attend.
-    blocked = ~mask.expand(batch, attention.n_heads, q_len, x_kv.size(1)).flatten(0, 1)
-    module = torch_multi_head(attention)
-    return module(x_q, x_kv, x_kv, attn_mask=blocked, need_weights=True, average_attn_weights=False)
-
-
 def torch_layer(layer: EncoderLayer | DecoderLayer) -> nn.Module:
     """PyTorch's pre-norm layer, of an encoder or a decoder, with the weights of ours, n_heads * d_head = d_model."""
     kind = nn.TransformerDecoderLayer if hasattr(layer, "cross_attn") else nn.TransformerEncoderLayer

@@ -1,11 +1,10 @@
 """The proof for our own model: every claim measured on it, and every sabotage applied to see that it is noticed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from minitrans.cachecheck.measure import LOWER_DTYPES, Caught, Check, Report
-from minitrans.cachecheck.self_test import catch_faults
+from minitrans.cachecheck.measure import LOWER_DTYPES, Caught, Check, Report, Result
 from minitrans.errors import nearest_name_error
 from minitrans.model.transformer import Transformer
 from minitrans.translate.backend import CompiledMode, can_verify_compiled
@@ -26,9 +25,6 @@ def run(
         subject: Model and sentences, in place of `model`; float64.
         compiled: Whether compiled code is measured: auto, if it is there and can be compiled; off, never; require,
             always, or an error. Where it is measured, a difference is a failure.
-
-    Returns:
-        For each check what was measured, its tolerance and the verdict.
 
     Raises:
         UserError: Compiled code is required, and is not there or cannot be compiled.
@@ -51,11 +47,13 @@ def self_test(compiled: CompiledMode = "auto") -> Iterator[Caught]:
     """
     checks = checks_to_run(compiled)
     before = {check.id: check.run(fresh_float64_subjects()) for check in checks}
-    yield from catch_faults(checks, sabotages_to_run(compiled), fresh_float64_subjects, before)
+    for sabotage in sabotages_to_run(compiled):
+        results = results_under(sabotage, checks)
+        yield Caught(sabotage.id, sabotage.fault, [r.id for r in results if r.is_worse_than(before[r.id])])
 
 
 def run_sabotaged(id_: str, compiled: CompiledMode = "auto") -> Report:
-    """Apply one sabotage, and measure every claim on a fresh model made under it, float64.
+    """Apply one sabotage, measure every claim on a fresh model made under it, float64, and report those that fail.
 
     Raises:
         UserError: There is no such sabotage; or as for `run`.
@@ -63,9 +61,15 @@ def run_sabotaged(id_: str, compiled: CompiledMode = "auto") -> Report:
     known = {sabotage.id: sabotage for sabotage in sabotages_to_run(compiled)}
     if id_ not in known:
         raise nearest_name_error(f"there is no sabotage {id_} (see --list)", id_, known)
-    results = known[id_].results_under_fault(checks_to_run(compiled), fresh_float64_subjects)
-    caught = Caught(id_, known[id_].fault, [result.id for result in results if not result.passed])
-    return Report(results, [caught], all_must_catch=False)
+    failed = [result for result in results_under(known[id_], checks_to_run(compiled)) if not result.passed]
+    return Report(failed, [Caught(id_, known[id_].fault, [result.id for result in failed])], all_must_catch=False)
+
+
+def results_under(sabotage: Sabotage, checks: Sequence[Check]) -> list[Result]:
+    """What checks measure on a fresh model made under a sabotage, float64."""
+    with sabotage.apply_fault():
+        subjects = fresh_float64_subjects()
+        return [check.run(subjects) for check in checks]
 
 
 def fresh_float64_subjects() -> Mapping[torch.dtype, ModelAndPairs]:

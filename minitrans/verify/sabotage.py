@@ -3,26 +3,26 @@
 import inspect
 import textwrap
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from types import CodeType, FunctionType
-from typing import Any
 
-from minitrans.cachecheck.self_test import Fault
 from minitrans.errors import UserError
 
 REQUIRED_MODULE_BY_PREFIX = {"compiled": "minitrans.compiled", "export": "ctranslate2"}  # by the beginning of an id
 
 
 @dataclass(frozen=True)
-class Sabotage(Fault):
+class Sabotage:
     """A fault that the code has.
 
     Attributes:
+        id: Its name.
+        fault: What is wrong, in one sentence.
         edits: For each function to be edited, as "module:name" below `minitrans`, pieces of its source, and what
             replaces each of them wherever it occurs in the function.
         noticed_by: Ids of the checks that must notice it because of what they measure, where they are available.
@@ -32,6 +32,8 @@ class Sabotage(Fault):
             decoding, or both. Empty for a fault that the probe is not tested on.
     """
 
+    id: str
+    fault: str
     edits: dict[str, list[tuple[str, str]]]
     noticed_by: list[str]
     no_other: bool = False
@@ -39,7 +41,7 @@ class Sabotage(Fault):
     probe: Sequence[str] = ()
 
     @contextmanager
-    def apply_fault(self) -> Iterator[Callable[[Any], Any]]:
+    def apply_fault(self) -> Iterator[None]:
         """Give the code the fault until the block ends; a subject made in the block has it already.
 
         Raises:
@@ -56,7 +58,7 @@ class Sabotage(Fault):
                     source = source.replace(right, wrong)
                 stack.callback(setattr, function, "__code__", function.__code__)
                 function.__code__ = compile_edited_function(function, source)
-            yield lambda subject: subject
+            yield
 
 
 def compile_edited_function(function: FunctionType, source: str) -> CodeType:

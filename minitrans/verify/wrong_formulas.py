@@ -1,4 +1,4 @@
-"""What tutorials get wrong, as they write it: the checks show that it fails, and the sabotages use it."""
+"""What tutorials get wrong, as they write it: the checks show that it fails."""
 
 import math
 

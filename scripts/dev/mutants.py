@@ -53,7 +53,7 @@ OTHER_MODULES = [
     *modules_of("compiled", "plan probe training stepper library"),
     *modules_of("training", "module checkpoints callbacks"),
     *modules_of("data", "batching filters loader distributed"),
-    *modules_of("cachecheck", "protocol cache_checks failure_patterns self_test faults runner"),
+    *modules_of("cachecheck", "measure protocol cache_checks failure_patterns faults runner"),
     *modules_of("server", "queue app"),
 ]
 SAMPLE_SIZE = 40  # mutants of each module around the model

@@ -68,7 +68,7 @@ def load(source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     def loads() -> tuple[Path, bool]:
         library._compile_and_load.cache_clear()
         runs.reset_mock()
-        assert library.load_library(source, {}, {}).usable()
+        assert library.load_library(source, {}).usable()
         (path,) = cache.glob("source-*")
         return path, runs.called
 
@@ -92,7 +92,7 @@ def test_each_source_is_compiled_once_and_anew_for_another_header_or_processor(
     for n, (name, value) in enumerate([("__doc__", ""), ("HEADER", source), ("_cpu_flags", lambda: "others")], 2):
         monkeypatch.setattr(library, name, value)
         library._compile_and_load.cache_clear()
-        assert library.load_library(source, {}, {}).usable()
+        assert library.load_library(source, {}).usable()
         assert len(list(cache.iterdir())) == n
 
 
@@ -169,7 +169,7 @@ def test_what_was_not_used_for_the_longest_time_is_removed(cache: Path, load: Lo
     load()
     other = source.with_name("other.cpp")
     shutil.copy(source, other)
-    library.load_library(other, {}, {})
+    library.load_library(other, {})
     left = {path.name for path in cache.iterdir()}
     assert len(left) == library.MAX_CACHED_FILES
     assert used.name in left
@@ -219,7 +219,7 @@ def test_a_compiler_that_fails_is_quoted(
 ) -> None:
     monkeypatch.setenv("CXX", command := failing_compiler(said, tmp_path))
     with pytest.raises(NotAdmittedError) as error:
-        library.load_library(source, {}, {})
+        library.load_library(source, {})
     assert str(error.value).startswith(f"{command} cannot compile and load {source} ({reason}")
     assert "\n" not in str(error.value)
     assert not list(cache.iterdir())

@@ -58,12 +58,11 @@ def test_every_row_is_in_one_batch_none_over_budget_or_too_small_and_shapes_are_
         assert (rows + 1) * width > batch_tokens
 
 
-@pytest.mark.parametrize("longest", [60, 300, 70_000])  # lengths of one, two and four bytes
 @pytest.mark.parametrize("seed", [None, 4])
-def test_the_plan_is_that_of_a_plain_sort(longest: int, seed: int | None) -> None:
+def test_the_plan_is_that_of_a_plain_sort(seed: int | None) -> None:
     """The plan must never change: a run could not be repeated."""
     rng = np.random.default_rng(1)
-    src, tgt = rng.integers(1, longest, 400), rng.integers(1, longest, 400)
+    src, tgt = rng.integers(1, 300, 400), rng.integers(1, 300, 400)
     width = np.maximum(src, tgt).tolist()
     rng = np.random.default_rng(seed)
     rows = list(range(400)) if seed is None else rng.permutation(400).tolist()

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitrans.text import words as module
+from minitrans.data import stream
+from minitrans.data.stream import add_word_counts
 from minitrans.text.reading import split_words
-from minitrans.text.words import add_word_counts, has_changed_numbers
+from minitrans.translate.translator import has_changed_numbers
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_the_words_of_lines_are_those_of_each(lines: list[str]) -> None:
 def test_words_are_counted_until_they_are_too_many(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "MAX_WORDS", 4)
+    monkeypatch.setattr(stream, "MAX_WORDS", 4)
     with caplog.at_level(logging.WARNING, "minitrans"):
         counts = add_word_counts(add_word_counts(Counter(), ["a B c", "b b"]), ["D a"])
         assert counts == {"a": 2, "b": 3, "c": 1, "d": 1}

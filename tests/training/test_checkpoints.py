@@ -14,6 +14,7 @@ import zipfile
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import kill_resume
 import numpy as np
@@ -31,11 +32,10 @@ from minitrans.training import run
 from minitrans.training.checkpoints import (
     CheckpointWriter,
     DamagedCheckpointError,
-    StopSignals,
     newest_checkpoint,
     read_checkpoint,
 )
-from minitrans.training.config import parse_config
+from minitrans.training.config import TrainingConfig, parse_config
 from minitrans.training.module import TranslationModule, get_rng_states, set_rng_states
 
 Capture = pytest.CaptureFixture[str]
@@ -102,10 +102,10 @@ def test_a_run_killed_after_every_few_steps_ends_as_one_that_was_not(
 
 
 def test_a_second_signal_stops_at_once() -> None:
-    signals = StopSignals()
-    signals._handle_signal(2, None)
+    writer = CheckpointWriter(Path(), TrainingConfig(), Mock())
+    writer._handle_signal(2, None)
     with pytest.raises(KeyboardInterrupt):
-        signals._handle_signal(2, None)
+        writer._handle_signal(2, None)
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,6 @@ def test_students_agree_on_the_candidate_that_they_and_the_teacher_like(
     students = [
         Student(bundle, [[Translation(*each) for each in scores.items()], [Translation("", 0)]]) for scores in lists
     ]
-    students[0].n_best_list[0].append(Translation("x", -9.0))  # once more, in other pieces
     backward = {"x": -5.0, "y": -9.0, "z": -9.0, "": 0.0}
     monkeypatch.setattr(
         distillation, "pair_log_probs", lambda _, targets, sources: np.array([backward[t] for t in targets])

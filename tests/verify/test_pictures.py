@@ -12,7 +12,7 @@ from minitrans.cachecheck.measure import LOWER_DTYPES, dtype_tolerance, to_str
 from minitrans.model.masks import causal_mask
 from minitrans.pages.charts import chart_as_svg
 from minitrans.pages.pictures import CELL_PIXELS, catch_matrix, heat_map, mask_picture, render_template
-from minitrans.verify.page.chart import PLOTTED_MIN, PLOTTED_ZERO, error_chart
+from minitrans.verify.page.figures import PLOTTED_MIN, PLOTTED_ZERO, error_chart
 
 N_HEADS, QUERY_LABELS, KEY_LABELS = 3, ["BOS", '<b> & "q"', "猫"], ["我", "a", "b</svg>", "PAD"]
 

@@ -17,7 +17,6 @@ from conftest import CAN_COMPILE, needs_compiled
 
 from minitrans import verify
 from minitrans.cachecheck.measure import Check, Result, dtype_name
-from minitrans.cachecheck.self_test import is_worse
 from minitrans.errors import UserError
 from minitrans.pages import pictures
 from minitrans.translate.backend import CompiledMode
@@ -210,4 +209,4 @@ def test_a_fault_is_noticed_where_a_check_gets_much_worse(before: float | None, 
         subjects = {} if measured is None else {torch.float64: measured}
         return Check("x", "A chapter", "A claim.", "what", 1e-12, (), lambda subject: subject).run(subjects)
 
-    assert is_worse(results(under), results(before)) == noticed
+    assert results(under).is_worse_than(results(before)) == noticed

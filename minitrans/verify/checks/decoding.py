@@ -33,13 +33,7 @@ MODEL_OUTPUTS = "logits, outputs of all layers, all attention weights"
 
 
 def register_cache_claim(id_: str, general: str, more: str = "") -> Callable[[MeasureFn], MeasureFn]:
-    """Return a decorator, like `check`, for a claim about anyone's model; of ours, all numbers are measured.
-
-    Args:
-        id_: The check's id.
-        general: The id of the check of anyone's model.
-        more: What is measured beyond that.
-    """
+    """Like `claim`, for the check `general` of anyone's model; of ours all numbers are measured, and `more`."""
     (known,) = (each for each in cache_checks.CHECKS if each.id == general)
 
     def register(measure: MeasureFn) -> MeasureFn:

@@ -19,7 +19,7 @@ from minitrans.model.attention import (
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.model.transformer import Transformer
 from minitrans.verify import wrong_formulas
-from minitrans.verify.oracles import numpy_weights, torch_multi_head, torch_multi_head_output
+from minitrans.verify.oracles import numpy_weights, torch_multi_head
 from minitrans.verify.subject import ModelAndPairs
 
 claim, CHECKS = check_registrar("Many heads")
@@ -218,7 +218,8 @@ def multi_head_matches_torch(subject: ModelAndPairs) -> float:
         d_model = attention.w_o.out_features
         x_q, x_kv = subject.noise(batch, 4, d_model, seed=20), subject.noise(batch, src_len, d_model, seed=21)
         output, head_weights = attention(x_q, x_kv, x_kv, src_mask, need_weights=True)
-        expected, expected_weights = torch_multi_head_output(attention, x_q, x_kv, src_mask)
+        blocked = ~src_mask[:, 0, 0]  # theirs: True = may NOT attend
+        expected, expected_weights = torch_multi_head(attention)(x_q, x_kv, x_kv, blocked, average_attn_weights=False)
         deviations += [deviation(output, expected), deviation(head_weights, expected_weights)]
         (q,), (k, v) = attention.project(x_q, 0, 1), attention.project(x_kv, 1, 3)
         own, _ = scaled_dot_product_attention(q, k, v, src_mask)

@@ -19,7 +19,6 @@ def page_html(report: Report, subject: ModelAndPairs | str) -> str:
         subject: On what: the pictures are made from it, float64. Or the name of somebody else's model, without any.
     """
     caught = {sabotage.id: sabotage.caught_by for sabotage in report.sabotages or []}
-    rows = [(c, c.by_dtype) for c in report.checks]
     if isinstance(subject, str):
         name, pictures = subject, {}
     else:
@@ -36,7 +35,7 @@ def page_html(report: Report, subject: ModelAndPairs | str) -> str:
         report=report,
         name=name,
         dtypes=["float64", *map(dtype_name, LOWER_DTYPES)],
-        groups=[(title, list(group)) for title, group in groupby(rows, lambda row: row[0].group)],
+        groups=[(title, list(group)) for title, group in groupby(report.checks, lambda check: check.group)],
         matrix=catch_matrix(caught, [check.id for check in report.checks]),
         illustrated=bool(pictures),
         **pictures,

@@ -1,20 +1,23 @@
 """What the illustrated chapters show: masks, attention weights of one sentence pair, cached against full decoding."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
-from minitrans.cachecheck.measure import LOWER_DTYPES, compare, dtype_name
+from minitrans.cachecheck.measure import LOWER_DTYPES, compare, dtype_name, dtype_tolerance, to_str
 from minitrans.cachecheck.protocol import ModelAndTokens
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.pages.charts import chart_as_svg
 from minitrans.pages.pictures import heat_map, mask_picture
 from minitrans.translate.translator import stack_weights
-from minitrans.verify.page.chart import error_chart
 from minitrans.verify.subject import ModelAndPairs
 
+PLOTTED_MIN, PLOTTED_ZERO = 1e-17, 1e-19  # what smaller numbers are drawn at, and where an exact 0 stands
+MARKERS = "os^D"  # lines can be told apart without colour
 N_HEAT_MAP_PADDING_COLUMNS = 3  # columns of padding, as if a longer sentence stood in the same batch
 
 # What keeps the page small whatever the model: a cell of a heat map takes about 130 bytes.
@@ -81,6 +84,33 @@ def errors_by_position(case: ModelAndTokens[Any]) -> list[float]:
         float(compare(case.feed(token, cache), [x.narrow(-2, t, 1) for x in want]))
         for t, token in enumerate(case.tokens.split(1, 1))
     ]
+
+
+def error_chart(errors: Mapping[str, Sequence[float]]) -> Figure:
+    """The worst deviation at each target position, a line a dtype (by its name in torch), on a scale of powers of ten.
+
+    Each dtype's tolerance is a dashed line. Values of 1 or more, infinity and NaN are drawn at the top.
+    """
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    panel = figure.subplots()
+    for (name, values), marker in zip(errors.items(), MARKERS, strict=False):
+        tolerance = dtype_tolerance(getattr(torch, name))
+        label = f"{name}, at most {to_str(tolerance)} (dashed)"
+        (line,) = panel.plot([_plotted_value(value) for value in values], marker=marker, label=label)
+        panel.axhline(tolerance, color=line.get_color(), linestyle="--")
+    powers = [10.0**power for power in range(-16, 0, 2)]
+    panel.set_yscale("log")
+    panel.set_yticks([PLOTTED_ZERO, *powers, 1.0], ["0", *map(to_str, powers), "≥ 1"])
+    panel.set_yticks([], minor=True)
+    panel.set_title("worst deviation of a step from the full pass", loc="left")
+    panel.set_xlabel("target position")
+    panel.legend(loc="center right")
+    return figure
+
+
+def _plotted_value(value: float) -> float:
+    """What is drawn for a deviation."""
+    return PLOTTED_ZERO if value == 0 else min(1.0, max(PLOTTED_MIN, value)) if math.isfinite(value) else 1.0
 
 
 def decoding_error_chart(subject: ModelAndPairs) -> dict[str, object]:
