@@ -119,6 +119,14 @@ def test_a_damaged_library_is_compiled_anew(kept: Callable[[bytes], bytes], load
     assert load() == (path, False)
 
 
+def test_an_empty_place_for_caches_is_none(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("XDG_CACHE_HOME", ""), ("HOME", str(tmp_path))):
+        monkeypatch.setenv(name, value)
+    assert library.load_library(source, {}).usable()
+    assert len([*(tmp_path / ".cache" / "minitrans").glob("source-*")]) == 1
+
+
 def test_the_cache_is_the_users_alone(cache: Path, load: Load) -> None:
     cache.mkdir()
     cache.chmod(0o755)

@@ -45,6 +45,7 @@ def test_columns_that_do_not_fit_stand_below(traced: TracedTranslation) -> None:
     cross = torch.full((1, 1, 1, 4), 0.25)
     drawn = replace_attention(traced, ["aaaa", "bbbb", "cccc", "</s>"], ["<s>", "x"], cross)
     assert list(draw_translation(drawn, 11))[1:] == ["  aaaa bbbb", "x ░░░░ ░░░░", "  cccc EOS", "x ░░░░ ░░░"]
+    assert list(draw_translation(drawn, 10))[1::2] == ["  aaaa", "  bbbb", "  cccc EOS"]
     assert list(draw_translation(drawn, 1))[1::2] == ["  aaaa", "  bbbb", "  cccc", "  EOS"]
 
 

@@ -242,6 +242,7 @@ def test_every_size_is_that_of_its_flag(train: Train) -> None:
     bundle = load_bundle(run.folder)
     config = vars(bundle.model.config)
     assert {name: config[name] for name in sizes} == sizes
+    assert "3 heads of 5" in (run.folder / "README.md").read_text(encoding="utf-8")
     for name in ("vocab_size", "pad_id", "bos_id", "eos_id"):
         assert config[name] == getattr(bundle.tokenizer, name)
 
