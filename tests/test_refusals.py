@@ -177,6 +177,7 @@ BAD_FLAGS = [
     ("--training.learning_rate 0", "--training.learning_rate is 0; it must be a finite number above 0"),
     ("--training.learning_rate .inf", "--training.learning_rate is .inf; it must be a finite number above 0"),
     ("--training.weight_decay .nan", "--training.weight_decay is .nan; it must be a finite number from 0"),
+    ("--training.patience 3 --training.patience x", "--training.patience is x; it must be a whole number"),
     ("--training.patience 0", "--training.patience is 0; it must be a whole number from 1 to 2147483647"),
     ("--training.warmup_steps -1", "--training.warmup_steps is -1; it must be a whole number from 0 to 2147483647"),
     ("--data.batch_tokens 0", "--data.batch_tokens is 0; it must be a whole number from 1 to 2147483647"),

@@ -347,7 +347,7 @@ def test_a_loss_that_is_no_number_stops_the_run(
 
     def spoilt(self: TranslationModule, batch: Batch, batch_idx: int) -> Tensor:
         loss = training_step(self, batch, batch_idx)
-        if self.global_step == 13:
+        if self.global_step == 20:
             batches.append(batch)
             if of == "weight":  # an infinite gradient, with a checkpoint due after the step
                 return loss * torch.inf
@@ -356,12 +356,12 @@ def test_a_loss_that_is_no_number_stops_the_run(
 
     monkeypatch.setattr(TranslationModule, "training_step", spoilt)
     assert train(corpus, tmp_path / "run", *flags.split()) == 2
-    assert saved_steps(tmp_path / "run") == [7]
+    assert saved_steps(tmp_path / "run") == [7, 14]
     error = last_error(capsys)
     match = re.fullmatch(
-        r"minitrans: error: training failed at step 14: the loss is ([\w.]+), or a weight is not finite after it; "
+        r"minitrans: error: training failed at step 21: the loss is ([\w.]+), or a weight is not finite after it; "
         rf"lines of the batch in the training data: ([\d, ]+); last good checkpoint: {tmp_path}/run/checkpoints/"
-        r"step-7.ckpt; check these lines, or train again with a lower training.learning_rate",
+        r"step-14.ckpt; check these lines, or train again with a lower training.learning_rate",
         error,
     )
     assert match is not None, error

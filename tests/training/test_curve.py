@@ -26,6 +26,8 @@ def test_every_value_stands_at_its_step_and_a_line_where_the_weights_were_kept(t
         "BLEU": [kept, [[10.0, 10.0], [20.0, 40.0]]],
         "learning rate": [kept, [[5.0, 0.001], [15.0, 0.004]]],
     }
+    metrics.write_text(METRICS_HEADER + "0,,9,,10.0,20.0,0.0,4.0\n", "utf-8")
+    assert plotted_points(metrics, kept=10)["loss"] == [kept, [[10.0, 4.0]]]
 
 
 @pytest.mark.parametrize("loss", ["nan", "inf", ""])

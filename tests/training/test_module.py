@@ -11,6 +11,7 @@ from torch import Tensor
 
 from minitrans.data.batching import Batch
 from minitrans.data.distributed import sum_over_processes
+from minitrans.errors import UserError
 from minitrans.model.loss import label_smoothed_cross_entropy
 from minitrans.model.transformer import Transformer
 from minitrans.training.config import TrainingConfig
@@ -88,6 +89,8 @@ def test_each_process_draws_other_random_numbers_and_goes_on_with_its_own(monkey
         seeds.append(torch.initial_seed())
     assert len({*seeds[:8]}) == 8
     assert seeds[8:] == seeds[:8]
+    with pytest.raises(UserError, match="was written by 16 processes, and these are 8"):
+        module.on_load_checkpoint({"rng_states": states})
 
 
 @with_and_without_compiled

@@ -213,6 +213,11 @@ def test_compiled_training_is_compared_in_either_mode(mode: bool, monkeypatch: p
     assert CHECK_BY_ID["compiled.pass"].measure(subject_with()) == 1.0
 
 
+def test_scores_that_vary_too_little_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks.scaling, "attention_scores", lambda q, k: q @ k.mT / q.size(-1))
+    assert CHECK_BY_ID["C5.variance"].measure(subject_with()) > 0.9
+
+
 def test_weights_of_a_query_that_sees_no_key_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(*given: Any, **named: Any) -> tuple[Tensor, Tensor]:
         output, weights = scaled_dot_product_attention(*given, **named)
