@@ -254,23 +254,24 @@ EQUIVALENT_MUTANTS = {
         }
         for structure, kind, in_order in (("_Sizes", "c_int64", "D H Dh F L V pad bos"),)
     },
-    "compiled.stepper._Block": {
+    "compiled.stepper._KVBlock": {
         "_fields_ = [('rows', c_int64), ('data', c_void_p)]": "integers and pointers are as long as each other",
     },
     "compiled.stepper": {
-        "_ARGUMENT_TYPES: dict[str, Sequence[Any]] = {'make': [_Sizes, _Model], 'free': [c_void_p], "
-        f"'encode': [c_void_p, {encode}], 'step': [c_void_p, {step}]}}": "integers and pointers are passed alike"
+        "_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {'make': (c_void_p, [_Sizes, _Model]), 'free': (None, "
+        f"[c_void_p]), 'encode': (None, [c_void_p, {encode}]), 'step': (None, [c_void_p, {step}])}}":
+            "integers and pointers are passed alike"
         for encode, step in (
             ("c_void_p, c_void_p, c_void_p, c_int64",
-             "c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _Block, c_int64, c_void_p, c_void_p"),
+             "c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _KVBlock, c_int64, c_void_p, c_void_p"),
             ("c_void_p, c_int64, c_void_p, c_void_p",
-             "c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _Block, c_int64, c_void_p, c_void_p"),
+             "c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _KVBlock, c_int64, c_void_p, c_void_p"),
             ("c_void_p, c_void_p, c_int64, c_void_p",
-             "*[c_int64] * 3, c_void_p, *[c_void_p] * 4, _Block, c_int64, c_void_p, c_void_p"),
+             "*[c_int64] * 3, c_void_p, *[c_void_p] * 4, _KVBlock, c_int64, c_void_p, c_void_p"),
             ("c_void_p, c_void_p, c_int64, c_void_p",
-             "c_void_p, *[c_void_p] * 4, *[c_int64] * 3, _Block, c_int64, c_void_p, c_void_p"),
+             "c_void_p, *[c_void_p] * 4, *[c_int64] * 3, _KVBlock, c_int64, c_void_p, c_void_p"),
             ("c_void_p, c_void_p, c_int64, c_void_p",
-             "c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _Block, c_void_p, c_int64, c_void_p"),
+             "c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _KVBlock, c_void_p, c_int64, c_void_p"),
         )
     },
     "compiled.stepper.CompiledStepper.__init__": {
