@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import logging
 import threading
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +17,8 @@ import pytest
 from corpora import Pairs, batch_source_ids, decode_pairs, long_pairs, needs_proc_status, printed_int, write_pairs
 from datasets import Dataset
 from fake_processes import run_as_processes
+from hypothesis import given
+from hypothesis import strategies as st
 from upath import UPath
 
 from minitrans.data import corpus as corpus_module
@@ -23,8 +27,9 @@ from minitrans.data.batching import Batch
 from minitrans.data.corpus import load_corpus, train_tokenizer
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.data.settings import DataConfig
-from minitrans.data.stream import StreamLoader
+from minitrans.data.stream import StreamLoader, add_word_counts
 from minitrans.errors import UserError
+from minitrans.text.reading import split_words
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 TRAIN = [(" ".join(words), " ".join(reversed(words))) for n in (2, 3) for words in itertools.product("abcd", repeat=n)]
@@ -258,7 +263,8 @@ MEMORY_PROGRAM = """
 import sys
 from itertools import pairwise
 from corpora import data_config, peak_memory
-from minitrans.data.stream import StreamLoader
+from minitrans.data.stream import StreamLoader, add_word_counts
+from minitrans.text.reading import split_words
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 def read(n_pairs: int) -> None:
@@ -278,3 +284,21 @@ def test_memory_does_not_grow_with_what_has_been_read(tmp_path: Path) -> None:
     folder = write(tmp_path / "corpus", long_pairs(23_100, 29))
     text = sum(path.stat().st_size for path in folder.iterdir()) / 1024
     assert printed_int(MEMORY_PROGRAM, folder, tmp_path / "cache") < text / 12
+
+
+@given(st.lists(st.text()))
+def test_the_words_of_lines_are_those_of_each(lines: list[str]) -> None:
+    assert add_word_counts(Counter(), lines) == Counter(word for line in lines for word in split_words(line))
+
+
+def test_words_are_counted_until_they_are_too_many(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("minitrans.data.stream.MAX_WORDS", 4)
+    with caplog.at_level(logging.WARNING, "minitrans"):
+        counts = add_word_counts(add_word_counts(Counter(), ["a B c", "b b"]), ["D a"])
+        assert counts == {"a": 2, "b": 3, "c": 1, "d": 1}
+        assert not caplog.messages
+        assert add_word_counts(counts, ["e"]) is None
+        assert add_word_counts(None, ["e"]) is None
+    assert caplog.messages == ["more than 4 different words are in the training data: the run keeps none of them"]

@@ -20,7 +20,7 @@ from minitrans.model.decoding import CachedStepper, Hypothesis, beam_search, len
 from minitrans.model.transformer import Transformer
 from minitrans.text.reading import PLACEHOLDERS, KeptParts, Reader
 from minitrans.translate.bundle import Threshold
-from minitrans.translate.translator import EncodedSource, Translation, Translator
+from minitrans.translate.translator import EncodedSource, Translation, Translator, has_changed_numbers
 from minitrans.verify.oracles import numpy_weights
 
 SENTENCES = ["I love you.", "", "The cat is in the kitchen.", "   ", "Machine learning is fun", "I love you."]
@@ -400,3 +400,21 @@ def test_a_line_of_a_megabyte_is_cut_in_no_time(translator: Translator, caplog: 
         assert len(translator.translate([line])) == 1
         assert time.perf_counter() - began < 10  # a second, on a machine that does nothing else
     assert caplog.text.count("line 1 is cut") == 5
+
+
+@pytest.mark.parametrize(
+    ("line", "translation", "changed"),
+    [
+        ("Room 508", "508号房间", False),
+        ("Room 508", "58号房间", True),
+        ("June 8th, 1,374 m at 7:30", "6月8日7:30，1374米", False),
+        ("at 11:50 p.m.", "1:150", True),
+        ("on May 12, 1977", "1977年5月1日", True),
+        ("508 of 512", "508", True),
+        ("on June 13", "六月十三号", False),
+        ("half past two", "2:30", False),
+        ("5 square metres", "五m²", False),
+    ],
+)
+def test_a_translation_changes_numbers(line: str, translation: str, changed: bool) -> None:
+    assert has_changed_numbers(line, translation) is changed
