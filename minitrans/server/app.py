@@ -7,7 +7,7 @@ import re
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from html import escape
 from itertools import islice
 from typing import Any, NoReturn
@@ -48,11 +48,7 @@ render_template = template_renderer("minitrans.server")
 
 
 class Api:
-    """An ASGI application; errors are answered with {"error": "..."}.
-
-    Attributes:
-        is_stopping: Whether new requests are refused.
-    """
+    """An ASGI application; errors are answered with {"error": "..."}."""
 
     def __init__(
         self,
@@ -72,7 +68,6 @@ class Api:
         self._minute, self._clients = 0, Counter[str]()
         self._counts = defaultdict[str, float](int)  # since the start, by Prometheus' names
         self._queue = RequestQueue(most_waiting)
-        self.is_stopping: Callable[[], bool] = lambda: False
         routes = [
             Route("/", self._page),
             Route("/translate", self._translate, methods=["POST"]),
@@ -81,7 +76,7 @@ class Api:
             Route("/frontend/settings", self._settings),
             Route("/spec", lambda _: JSONResponse(SPEC)),
             Route("/explain", self._explain),
-            Route("/health", self._health),
+            Route("/health", lambda _: JSONResponse({"status": "ok"})),
             Route("/metrics", self._metrics),
             Route("/favicon.ico", lambda _: Response(status_code=204)),
         ]
@@ -125,7 +120,6 @@ class Api:
                 timeout_graceful_shutdown=30,
             )
         )
-        self.is_stopping = lambda: server.should_exit
         with contextlib.suppress(KeyboardInterrupt):
             server.run([listening])
 
@@ -196,9 +190,6 @@ class Api:
         (html, *_) = await self._queued_results(request, translator, draw_pages, lines or [text])
         return HTMLResponse(html, headers=PAGE_HEADERS)
 
-    async def _health(self, _: Request) -> Response:
-        return JSONResponse({"status": "stopping"}, 503) if self.is_stopping() else JSONResponse({"status": "ok"})
-
     async def _metrics(self, _: Request) -> Response:
         counts = {**self._counts, "minitrans_waiting_requests": len(self._queue.waiting_requests())}
         text = "".join(f"{name} {value}\n" for name, value in sorted(counts.items()))
@@ -214,8 +205,6 @@ class Api:
 
     async def _checked_params(self, request: Request) -> dict[str, Any]:
         """A request's parameters, from JSON, a form or the URL. A request too many, or too long, is refused."""
-        if self.is_stopping():
-            _refuse("the server stops; ask again when it is back", 503)
         minute = int(time.monotonic() // 60)
         if minute != self._minute:
             self._minute, self._clients = minute, Counter()

@@ -303,8 +303,9 @@ def test_every_fault_that_can_be_put_around_the_toy_is_caught() -> None:
 
 
 def test_a_fault_that_is_there_already_is_not_put_around() -> None:
-    caught = {each.id for each in self_test(Toy("all rows"))}
-    assert caught == {fault.id for fault in FAULTS} - {"rows.swapped"}
+    caught = {each.id: each.caught_by for each in self_test(Toy("all rows"))}
+    assert set(caught) == {fault.id for fault in FAULTS} - {"rows.swapped"}
+    assert not any("rows" in ids for ids in caught.values())  # it failed before
     caught = {each.id for each in self_test(Toy("positions restart"))}
     assert caught == {"mask.late"}  # all others are told by steps
 

@@ -223,8 +223,6 @@ def test_limits(client: TestClient, translator: Translator) -> None:
     with TestClient(api) as server:
         answer = server.post("/translate", json={"q": "a", **EN_ZH_PARAMETERS})
         assert (answer.status_code, "too many requests wait" in answer.json()["error"]) == (429, True)
-        api.is_stopping = lambda: True
-        assert [server.post("/detect").status_code, server.get("/health").status_code] == [503, 503]
 
 
 def test_the_rate_is_that_of_an_address_in_a_minute(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
