@@ -11,12 +11,18 @@ from minitrans.errors import UserError, argument_error
 CORES = os.cpu_count() or 1
 
 
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Names the default of a flag that has a value without being given."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default in (None, []) or action.nargs == 0 else super()._get_help_string(action)
+
+
 class Parser(argparse.ArgumentParser):
     """Parses the arguments of a command: flags, never abbreviated, may stand between positional arguments."""
 
     def __init__(self, prog: str, description: str) -> None:
-        formatter = argparse.ArgumentDefaultsHelpFormatter
-        super().__init__(prog=prog, description=description, formatter_class=formatter, allow_abbrev=False)
+        super().__init__(prog=prog, description=description, formatter_class=HelpFormatter, allow_abbrev=False)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse the arguments. Everything after -- belongs to `texts`, even if it begins with a dash.

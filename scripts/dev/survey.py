@@ -86,9 +86,9 @@ class Finding(NamedTuple):
 INTRODUCTION = """
 Every check [for any model](your-model.md), on a small model of each decoder in the lists of transformers {version},
 with random weights. Of {n} models {measured} were measured: {exact} decode exactly, {rounded} do but for what they
-compute in float32 whatever their dtype, and {differing} differ by more. Deviations are shares of the largest logit, in
-float64 where the model can compute in it. {faults} faults were put around {faulty} of them; the checks caught {caught}.
-`scripts/dev/survey.py` makes this page again.
+compute in float32 whatever their dtype, {differing} differ by more, and {uncached} takes no cache. Deviations are
+shares of the largest logit, in float64 where the model can compute in it. {faults} faults were put around {faulty} of
+them; the checks caught {caught}. `scripts/dev/survey.py` makes this page again.
 """
 PROGRAM_PREAMBLE = """
 import torch
@@ -202,11 +202,13 @@ def render_page(rows: Sequence[Finding], notes: Sequence[Note]) -> str:
     measured = [row for row in rows if not row.no_model_reason]
     differing = [row for row in measured if row.failed_checks]
     rounded = [row for row in measured if not row.failed_checks and any(r.failed for r in row.results)]
-    exact = [row for row in measured if not any(r.failed for r in row.results)]
+    cached = [row for row in measured if any(r.id == "steps" and r.offered for r in row.results)]
+    exact = [row for row in cached if not any(r.failed for r in row.results)]
     caught = [each for row in measured for each in row.fault_results]
     introduction = INTRODUCTION.format(
         version=transformers.__version__, n=len(rows), measured=len(measured), exact=len(exact), rounded=len(rounded),
-        differing=len(differing), faults=len(caught), faulty=sum(row.entry.runs_self_test for row in measured),
+        differing=len(differing), uncached=len(measured) - len(exact) - len(rounded) - len(differing),
+        faults=len(caught), faulty=sum(row.entry.runs_self_test for row in measured),
         caught="all" if all(each.caught_by for each in caught) else sum(bool(each.caught_by) for each in caught),
     )  # fmt: skip
     lines = ["# Which architectures decode exactly from their caches", introduction, "## Exact", "", join_names(exact)]

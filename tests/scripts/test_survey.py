@@ -31,6 +31,7 @@ FINDINGS = {
                 [Caught("cut", "", ["steps"]), Caught("late", "", [])]),
     "opt": Finding(Entry("opt", "opt", {}, False), [new_result("steps", 0.0), new_result("rows", 0.0, offered=False)]),
     "llama": Finding(Entry("llama", "llama", {}, False), [new_result("steps", 1e-7)]),
+    "xlm": Finding(Entry("xlm", "xlm", {}, False), [new_result("steps", 0.0, offered=False), new_result("reach", 0.0)]),
     "bart": Finding(Entry("bart", "bart", {}, False), no_model_reason="it | has none"),
     "short": Finding(Entry("short", "gpt2", {"n_positions": 12}, False), [new_result("steps", float("nan"))]),
 }  # fmt: skip
@@ -40,7 +41,9 @@ FINDINGS = {
 def _nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey, "check_entry", lambda entry: FINDINGS[entry.name])
     monkeypatch.setattr(survey, "ProcessPoolExecutor", ThreadPoolExecutor)
-    monkeypatch.setattr(survey, "adapter_by_name", lambda: {n: (n, None) for n in ("gpt2", "opt", "llama", "bart")})
+    monkeypatch.setattr(
+        survey, "adapter_by_name", lambda: {n: (n, None) for n in ("gpt2", "opt", "llama", "xlm", "bart")}
+    )
 
 
 def write_notes_file(folder: Path, *notes: dict[str, object]) -> Path:
@@ -73,9 +76,9 @@ def test_all_has_to_be_explained_and_nothing_else(tmp_path: Path, capsys: Captur
     assert "| short | `steps` NaN | **?** |" in page
     assert "## Exact\n\nopt.\n" in page
     assert "in float32\n\nllama.\n" in page
-    assert "| it cannot | `rows` | opt |" in page
+    assert "| it cannot | `rows`, `steps` | opt, xlm |" in page
     assert "| bart | it / has none |" in page
-    assert "Of 5 models 4 were measured: 1 decode exactly, 1 do but for" in " ".join(page.split())
+    assert "Of 6 models 5 were measured: 1 decode exactly, 1 do but for" in " ".join(page.split())
     assert "2 faults were put around 1 of them; the checks caught 1." in " ".join(page.split())
     assert "print(6 * 7)\n```\n\n```text\n42\n```" in page
     assert main(["--output", str(output)], write_notes_file(tmp_path, make_note(["all"], ["all"]))) == 0
