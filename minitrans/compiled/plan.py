@@ -18,7 +18,7 @@ from minitrans.model.dropout import Dropout
 from minitrans.model.layers import DecoderLayer, EncoderLayer, FeedForward
 from minitrans.model.transformer import Decoder, Encoder, Transformer, TransformerConfig
 
-SublayerKind = Literal["self-attention", "cross-attention", "feed-forward"]
+SublayerKind = Literal["self-attention", "cross-attention", "feed-forward", "norm"]
 HasDropout = MultiHeadAttention | Dropout
 ModuleSpec = dict[str, Any]  # a module by the names in it, see `known_architecture`
 
@@ -29,6 +29,8 @@ HOOKS = {"forward": ("_forward_pre_hooks", "_forward_hooks"), "backward": ("_bac
 
 class Sublayer(NamedTuple):
     """x + dropout(f(norm(x))), f an attention or a feed-forward network, which begins and ends with a linear layer.
+
+    The last one of a stack is of kind "norm": a norm alone, whose parameters are gamma and beta.
 
     Attributes:
         kind: What f is.
@@ -58,10 +60,8 @@ class Plan:
         tied: Whether these three are one matrix; else no two of them are.
         positions: (max_len, D).
         dropout: Probability of dropping an element of an embedding; 0 in eval mode.
-        encoder: The sub-layers of all layers, in order: self-attention, feed-forward, and so on.
-        encoder_norm: What makes the memory of the encoder's last output.
+        encoder: The sub-layers of all layers, in order: self-attention, feed-forward, and so on; then the last norm.
         decoder: Likewise, in each layer self-attention, attention to the memory, feed-forward.
-        decoder_norm: What the output matrix reads the decoder's last output through.
     """
 
     config: TransformerConfig
@@ -72,9 +72,7 @@ class Plan:
     positions: Tensor
     dropout: float
     encoder: Sequence[Sublayer]
-    encoder_norm: nn.LayerNorm
     decoder: Sequence[Sublayer]
-    decoder_norm: nn.LayerNorm
 
 
 def known_architecture(c: TransformerConfig) -> ModuleSpec:
@@ -139,9 +137,7 @@ def read_plan(model: Transformer) -> Plan:
         positions=model.positions,
         dropout=_dropout_probability(model.dropout),
         encoder=list(_sublayers(model.encoder)),
-        encoder_norm=model.encoder.norm,
         decoder=list(_sublayers(model.decoder)),
-        decoder_norm=model.decoder.norm,
     )
 
 
@@ -192,6 +188,7 @@ def _sublayers(stack: Encoder | Decoder) -> Iterator[Sublayer]:
             attention = layer.cross_attn
             yield _sublayer("cross-attention", layer.cross_norm, attention.w_qkv, attention.w_o, attention, end)
         yield _sublayer("feed-forward", layer.ff_norm, ff.w_1, ff.w_2, ff.dropout, end)
+    yield Sublayer("norm", (stack.norm.weight, stack.norm.bias), stack.norm.eps, 0.0, 0.0)
 
 
 def _sublayer(

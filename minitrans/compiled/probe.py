@@ -90,7 +90,7 @@ def _small_model(plan: Plan) -> Transformer:
         model = Transformer(config).double()
     except Exception as error:
         raise NotAdmittedError(f"no small model can be made with its settings: {error}") from error
-    eps = sorted({part.eps for part in (*plan.encoder, *plan.decoder)} | {plan.encoder_norm.eps, plan.decoder_norm.eps})
+    eps = sorted({part.eps for part in (*plan.encoder, *plan.decoder)})
     for i, norm in enumerate(module for module in model.modules() if isinstance(module, nn.LayerNorm)):
         norm.eps = eps[i % len(eps)]
     with torch.no_grad():

@@ -17,12 +17,11 @@ struct Sizes {
     int64_t D, H, Dh, F, L, V, pad, bos;
 };
 
-// Those of the model: three tables, and the sub-layers, encoder first, of each layer in the order in which it runs them.
+// Those of the model: three tables, and the sub-layers, encoder first, of each layer in the order in which it runs them;
+// the last one of a stack is its norm.
 template <class A> struct Model {
     const A *source, *target, *output, *positions;
     const Parameters<A> *sublayers;
-    const A *encoder_gamma, *encoder_beta, *decoder_gamma, *decoder_beta;
-    double encoder_eps, decoder_eps;
 };
 
 // The keys and values that were made at one step: of each layer and row, keys of all heads, then values. (L, rows, 2E)
@@ -68,10 +67,12 @@ template <class T> class Stepper {
 
   public:
     Stepper(Sizes sizes, Model<A> weights)
-        : s(sizes), E(s.H * s.Dh), model(weights), encoder(2 * s.L), decoder(3 * s.L), cross_kv(s.L),
+        : s(sizes), E(s.H * s.Dh), model(weights), encoder_norm(model.sublayers[2 * s.L]),
+          decoder_norm(model.sublayers[5 * s.L + 1]), encoder(2 * s.L), decoder(3 * s.L), cross_kv(s.L),
           output((s.V + WORDS - 1) / WORDS) {
         const Parameters<A> *p = model.sublayers;
         for (int64_t i = 0; i < 2 * s.L; i++, p++) encoder[i].pack(*p, i % 2 ? s.F : 3 * E, i % 2 ? s.F : E, s.D);
+        p++;  // the encoder's norm
         for (int64_t i = 0; i < 3 * s.L; i++, p++) {
             const bool cross = i % 3 == 1, last = i % 3 == 2;
             decoder[i].pack(*p, last ? s.F : cross ? E : 3 * E, last ? s.F : E, s.D);
@@ -125,7 +126,7 @@ template <class T> class Stepper {
                 end(w, decoder[3 * l + 1]);
                 feed_forward(w, decoder[3 * l + 2]);
             }
-            norm(w.x, model.decoder_gamma, model.decoder_beta, model.decoder_eps, w.h);
+            norm(w.x, decoder_norm.gamma, decoder_norm.beta, decoder_norm.eps, w.h);
             choose(w, n, log_p + first * n, ids + first * n);
         }
     }
@@ -154,7 +155,8 @@ template <class T> class Stepper {
 
     const Sizes s;
     const int64_t E;
-    const Model<A> model;  // of it the tables and the last norms are read again
+    const Model<A> model;  // of it only the tables are read again
+    const Parameters<A> encoder_norm, decoder_norm;
     std::vector<Sublayer> encoder, decoder;
     std::vector<Linear> cross_kv;
     std::vector<Operand<T>> output;
@@ -270,7 +272,7 @@ template <class T> class Stepper {
             end(w, encoder[2 * l]);
             feed_forward(w, encoder[2 * l + 1]);
         }
-        norm(w.x, model.encoder_gamma, model.encoder_beta, model.encoder_eps, w.h);
+        norm(w.x, encoder_norm.gamma, encoder_norm.beta, encoder_norm.eps, w.h);
         for (int64_t l = 0; l < s.L; l++) {
             apply(w, cross_kv[l], w.h, w.kv);
             for (int64_t r = 0; r < count; r++)

@@ -5,7 +5,7 @@ It gives what `CachedStepper` gives, without padding: the tokens of all sentence
 
 import ctypes
 import weakref
-from ctypes import addressof, c_double, c_int64, c_void_p
+from ctypes import addressof, c_int64, c_void_p
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -26,11 +26,7 @@ class _Sizes(ctypes.Structure):
 
 
 class _Model(ctypes.Structure):
-    _fields_ = [
-        (name, c_void_p)
-        for name in ("source", "target", "output", "positions", "sublayers", "encoder_gamma", "encoder_beta",
-                     "decoder_gamma", "decoder_beta")
-    ] + [(name, c_double) for name in ("encoder_eps", "decoder_eps")]  # fmt: skip
+    _fields_ = [(name, c_void_p) for name in ("source", "target", "output", "positions", "sublayers")]
 
 
 class _KVBlock(ctypes.Structure):
@@ -103,15 +99,13 @@ class CompiledStepper:
                 copies[key] = tensor.detach().to(self._computed, copy=True).contiguous()
             return copies[key].data_ptr()
 
-        sublayers = [SublayerParameters(*map(pointer, x.parameters), x.eps) for x in (*plan.encoder, *plan.decoder)]
+        sublayers = [SublayerParameters(*map(pointer, x.parameters), eps=x.eps) for x in (*plan.encoder, *plan.decoder)]
         array = (SublayerParameters * len(sublayers))(*sublayers)
-        first, last = plan.encoder_norm, plan.decoder_norm
         tables = *map(pointer, (plan.src_embedding, plan.tgt_embedding, plan.output, plan.positions)), addressof(array)
-        norms = map(pointer, (first.weight, first.bias, last.weight, last.bias))
         sizes = _Sizes(c.d_model, c.n_heads, c.head_size, c.d_ff, c.n_layers, c.vocab_size, c.pad_id, c.bos_id)
         self._tensors = copies  # the library reads some of them again
         self._call = partial(call_function, load_library(CPP_SOURCE, _FUNCTIONS), self.dtype)
-        self._stepper: int = self._call("make", sizes, _Model(*tables, *norms, first.eps, last.eps))
+        self._stepper: int = self._call("make", sizes, _Model(*tables))
         weakref.finalize(self, self._call, "free", self._stepper)
 
     @property

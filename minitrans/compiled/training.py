@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from minitrans.compiled.library import SublayerParameters, call_function, check_token_ids, load_library
@@ -105,9 +105,8 @@ def hidden_states(
         check_token_ids(ids, len(table))
     batch = src_ids.contiguous(), tgt_in.contiguous(), kept.sum(1)
     tables = (plan.src_embedding,) if plan.tied else (plan.src_embedding, plan.tgt_embedding, plan.output)
-    result: tuple[Tensor, Tensor] = _HiddenStates.apply(  # type: ignore[no-untyped-call]
-        plan, batch, dtype, *tables, *_parameters(plan)
-    )
+    parameters = (parameter for part in (*plan.encoder, *plan.decoder) for parameter in part.parameters)
+    result: tuple[Tensor, Tensor] = _HiddenStates.apply(plan, batch, dtype, *tables, *parameters)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -122,31 +121,23 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id
     return loss
 
 
-def _parameters(plan: Plan) -> Iterator[Tensor]:
-    """Those of all parts, in the order of the pass."""
-    for sublayers, norm in ((plan.encoder, plan.encoder_norm), (plan.decoder, plan.decoder_norm)):
-        for sublayer in sublayers:
-            yield from sublayer.parameters
-        yield from (norm.weight, norm.bias)
-
-
 def _model_struct(plan: Plan) -> _Model:
     """A plan as training.cpp takes it. Seeds of dropout are drawn in the order of the plain pass."""
     of_source = _draw_dropout(plan.dropout)
-    parts = [*_part_structs(plan.encoder, plan.encoder_norm, "self-attention")]
+    parts = [*_part_structs(plan.encoder, "self-attention")]
     of_target = _draw_dropout(plan.dropout)
-    parts += _part_structs(plan.decoder, plan.decoder_norm, "causal self-attention")
+    parts += _part_structs(plan.decoder, "causal self-attention")
     c, pointers = plan.config, (table.data_ptr() for table in (plan.src_embedding, plan.tgt_embedding, plan.positions))
     sizes = c.d_model, c.n_heads, c.head_size, c.d_ff, len(plan.output)
-    return _Model((_Part * len(parts))(*parts), len(parts), len(plan.encoder), *sizes, *pointers, of_source, of_target)
+    encoder_end = len(plan.encoder) - 1
+    return _Model((_Part * len(parts))(*parts), len(parts), encoder_end, *sizes, *pointers, of_source, of_target)
 
 
-def _part_structs(sublayers: Sequence[Sublayer], norm: nn.LayerNorm, self_attention: str) -> Iterator[_Part]:
+def _part_structs(sublayers: Sequence[Sublayer], self_attention: str) -> Iterator[_Part]:
     for kind, parameters, eps, inside, end in sublayers:
-        pointers = SublayerParameters(*(parameter.data_ptr() for parameter in parameters), eps)
+        pointers = SublayerParameters(*(parameter.data_ptr() for parameter in parameters), eps=eps)
         number = KINDS.index(self_attention if kind == "self-attention" else kind)
         yield _Part(number, pointers, _draw_dropout(inside), _draw_dropout(end))
-    yield _Part(KINDS.index("norm"), SublayerParameters(norm.weight.data_ptr(), norm.bias.data_ptr(), eps=norm.eps))
 
 
 def _draw_dropout(p: float) -> _Dropout:

@@ -36,10 +36,8 @@ LINEAR_NAMES = {
 
 def plan_tensors(plan: Plan) -> list[Tensor]:
     """All that are listed, in order."""
-    listed = [plan.src_embedding, plan.tgt_embedding, plan.output]
-    for stack, norm in ((plan.encoder, plan.encoder_norm), (plan.decoder, plan.decoder_norm)):
-        listed += [*(tensor for part in stack for tensor in part.parameters), norm.weight, norm.bias]
-    return listed
+    tables = plan.src_embedding, plan.tgt_embedding, plan.output
+    return [*tables, *(tensor for part in (*plan.encoder, *plan.decoder) for tensor in part.parameters)]
 
 
 # -- What is listed -------------------------------------------------------------------------------------------------
@@ -64,7 +62,8 @@ def test_every_parameter_is_listed_once_and_in_its_place(tied: bool, n_layers: i
 
 def dropout_probabilities(plan: Plan) -> list[float]:
     """The probabilities of dropout, in order."""
-    return [plan.dropout, *(p for s in (*plan.encoder, *plan.decoder) for p in (s.inner_dropout, s.residual_dropout))]
+    parts = (part for part in (*plan.encoder, *plan.decoder) if part.kind != "norm")
+    return [plan.dropout, *(p for part in parts for p in (part.inner_dropout, part.residual_dropout))]
 
 
 def test_each_sub_layer_has_its_kind_its_eps_and_its_dropout() -> None:
@@ -77,11 +76,11 @@ def test_each_sub_layer_has_its_kind_its_eps_and_its_dropout() -> None:
     plan, wanted = read_plan(model), [model.dropout.p]
     for name, parts in (("encoder", plan.encoder), ("decoder", plan.decoder)):
         layers = cast(Any, model.get_submodule(name)).layers
-        for part, (layer, each) in zip(parts, product(layers, SUBLAYERS[name]), strict=True):
+        for part, (layer, each) in zip(parts[:-1], product(layers, SUBLAYERS[name]), strict=True):
             assert (part.kind, part.eps) == (SUBLAYER_KINDS[each], getattr(layer, f"{each}_norm").eps)
             inside = layer.ff.dropout.p if each == "ff" else getattr(layer, f"{each}_attn").dropout
             wanted += [inside, layer.dropout.p]
-    assert (plan.encoder_norm.eps, plan.decoder_norm.eps) == (model.encoder.norm.eps, model.decoder.norm.eps)
+    assert (plan.encoder[-1].eps, plan.decoder[-1].eps) == (model.encoder.norm.eps, model.decoder.norm.eps)
     assert dropout_probabilities(plan) == wanted
     attention = cast(DecoderLayer, model.decoder.layers[1]).cross_attn.eval()
     assert dropout_probabilities(read_plan(model)) == [p if p != attention.dropout else 0.0 for p in wanted]
