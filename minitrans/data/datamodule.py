@@ -4,12 +4,12 @@ from collections import Counter
 from typing import Any, cast
 
 import torch
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
-from minitrans.data.batching import Batch, IdRows, batches_of_rank, collate_rows, plan_batches
-from minitrans.data.corpus import filter_by_length, find_pair_numbers, flatten_id_column, load_corpus, tokenize_corpus
+from minitrans.data.batching import Batch, batches_of_rank, collate_rows, plan_batches
+from minitrans.data.corpus import filter_by_length, find_pair_numbers, load_corpus, read_id_rows, tokenize_corpus
 from minitrans.data.loader import EpochLoader
 from minitrans.data.noise import Noise
 from minitrans.data.settings import DataConfig
@@ -42,14 +42,14 @@ class TranslationDataModule(LightningDataModule):
         used = DatasetDict({k: v for k, v in self._corpus.items() if k != "train" or not config.streaming})
         tokenized = tokenize_corpus(used, tokenizer, config.cache_dir)
         valid = filter_by_length(tokenized["valid"], "validation", max_len, None)
-        self._valid = _pair_rows(valid)
+        self._valid = read_id_rows(valid)
         noise = Noise(config.noise, tokenizer, config.target, max_len, seed) if config.noise else None
         self._train: EpochLoader | StreamLoader
         if config.streaming:
             self._train = StreamLoader(config, tokenizer, max_len, seed, used, noise)
         else:
             self._train_ids = filter_by_length(tokenized["train"], "training", max_len, config)
-            sides, special_ids = _pair_rows(self._train_ids), tokenizer.special_ids
+            sides, special_ids = read_id_rows(self._train_ids), tokenizer.special_ids
             self._train = EpochLoader(*sides, special_ids, config.batch_tokens, seed, noise, config.reversed_epochs)
 
     def train_dataloader(self) -> EpochLoader | StreamLoader:
@@ -100,8 +100,3 @@ class TranslationDataModule(LightningDataModule):
         """Return the lines, as `find_pair_numbers` counts them, of the pairs of a batch that are as in the corpus."""
         sides = (self.tokenizer.decode_batch(ids.tolist()) for ids in (batch.src_ids, batch.tgt_out))
         return find_pair_numbers(self.config, self.tokenizer.reader, {*zip(*sides, strict=True)})
-
-
-def _pair_rows(pairs: Dataset) -> tuple[IdRows, IdRows]:
-    """The ids of both sides of a split that `tokenize_corpus` returned."""
-    return IdRows(*flatten_id_column(pairs, "src_ids")), IdRows(*flatten_id_column(pairs, "tgt_ids"))

@@ -15,14 +15,11 @@ import pyarrow.compute as pc
 
 from minitrans.data.batching import IntArray
 from minitrans.data.settings import DataConfig
-from minitrans.text.reading import LONG_LINE_LENGTH, clean
+from minitrans.text.reading import clean
 
 logger = logging.getLogger("minitrans")
 
 BoolArray = npt.NDArray[np.bool_]
-
-# A line that `clean` changes by more than NFC: a control character, a separator that is no space, a space too many.
-_UNCLEAN_PATTERN = r"[\x00-\x1f\x7f-\x9f\x{2581}]|[^\PZ ]|  |^ | $"
 
 
 class PairHashes(NamedTuple):
@@ -46,24 +43,16 @@ def hash_pairs(pairs: pa.Table) -> PairHashes:
 def _hash_lines(lines: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
     hashes = [np.empty(0, np.uint64)]
     for chunk in lines.chunks:
-        long = pc.greater(pc.binary_length(chunk), LONG_LINE_LENGTH)  # which Arrow may take minutes to normalize
-        cleaned = pc.utf8_normalize(pc.if_else(long, "", chunk), "NFC").to_pylist()
-        unclean = pc.or_(long, pc.match_substring_regex(chunk, _UNCLEAN_PATTERN))
-        for row in np.flatnonzero(unclean.to_numpy(zero_copy_only=False)):
-            cleaned[row] = clean(chunk[row].as_py())
-        digests = b"".join(hashlib.blake2b(line.encode(), digest_size=8).digest() for line in cleaned)
+        digests = b"".join(hashlib.blake2b(clean(line).encode(), digest_size=8).digest() for line in chunk.to_pylist())
         hashes.append(np.frombuffer(digests, np.uint64))
     return np.concatenate(hashes)
 
 
 def empty_sides(pairs: pa.Table) -> BoolArray:
-    """Tell which of the N pairs have a side that `clean` leaves empty."""
+    """Tell which of the N pairs have a side that `clean` leaves empty: of control characters and separators alone."""
     sides = pairs["source"], pairs["target"]
-    # A character that is no separator, control, format or U+2581 is enough; where there is none, `clean` decides.
-    full = pc.and_(*(pc.match_substring_regex(side, r"[^\pZ\pC\x{2581}]") for side in sides)).to_numpy().copy()
-    for row in np.flatnonzero(~full):
-        full[row] = all(clean(side[row].as_py()) for side in sides)
-    return ~full
+    full = pc.and_(*(pc.match_substring_regex(side, r"[^\x00-\x1f\x7f-\x9f\x{2581}\pZ]") for side in sides))
+    return ~full.to_numpy()
 
 
 def overlap_faults(hashes: PairHashes, others: Mapping[str, PairHashes]) -> dict[str, BoolArray]:

@@ -14,8 +14,6 @@ from minitrans.errors import UserError
 from minitrans.files import write_file
 from minitrans.text.reading import PLACEHOLDERS, Reader, clean, find_signs
 
-# The ids that training gives; everyone else reads them back from the tokenizer.
-_PAD, _BOS, _EOS, _UNK = range(4)
 _PLAIN_SOURCES_SYMBOL = "<plain>"  # no text has this piece: it tells how sources are read
 _SPACE = "\u2581"  # SentencePiece's mark for a space
 
@@ -66,10 +64,10 @@ class TokenizerConfig:
             "max_sentence_length": 2**30,  # bytes, the most it takes; longer sentences are dropped
             "num_threads": 16,  # fixed, because sums of floats, and so the pieces, depend on it
             "minloglevel": 2,
-            "pad_id": _PAD,
-            "bos_id": _BOS,
-            "eos_id": _EOS,
-            "unk_id": _UNK,
+            "pad_id": 0,  # everyone else reads these back from the tokenizer
+            "bos_id": 1,
+            "eos_id": 2,
+            "unk_id": 3,
         }
 
 

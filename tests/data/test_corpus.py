@@ -24,8 +24,8 @@ from datasets import DatasetDict
 from minitrans.data import corpus as corpus_module
 from minitrans.data import readers
 from minitrans.data.corpus import (
-    flatten_id_column,
     load_corpus,
+    read_id_rows,
     tokenize_corpus,
     train_tokenizer,
 )
@@ -314,7 +314,8 @@ def test_a_tokenizer_is_trained_once(
         assert [message[: len(warning)] for message in caplog.messages] == [warning]
     assert train_tokenizer(train, TokenizerConfig(268, "bpe")).digest != first.digest
     with monkeypatch.context() as patch:
-        patch.setattr("minitrans.text.tokenizer._PAD", 7)  # an edit of the code
+        edited = TokenizerConfig(268).spm_options | {"pad_id": 7}
+        patch.setattr(TokenizerConfig, "spm_options", edited)
         assert train_tokenizer(train, TokenizerConfig(268)).pad_id == 7
     write_pairs(folder, "tsv", {"train": [*TRAIN, ("e f e f", "e f e f")]})
     assert train_tokenizer(load_corpus(data_config(folder))["train"], TokenizerConfig(268)).digest != first.digest
@@ -352,10 +353,10 @@ def test_tokenized_columns(corpus: DatasetDict, tokenizer: Tokenizer, capfd: pyt
         assert pairs["tgt_ids"][:] == tokenizer.encode_batch(corpus[split]["target"][:])
     valid = tokenized["valid"]
     for pairs in (valid, valid.select([3, 0]), valid.select(range(1, 3))):
-        ids, lengths = flatten_id_column(pairs, "tgt_ids")
-        assert lengths.tolist() == [len(row) for row in pairs["tgt_ids"]]
-        assert ids.tolist() == [i for row in pairs["tgt_ids"] for i in row]
-        assert (str(ids.dtype), str(lengths.dtype)) == ("int32", "int64")
+        for side, rows in zip(pairs.column_names, read_id_rows(pairs), strict=True):
+            assert rows.lengths.tolist() == [len(row) for row in pairs[side]]
+            assert rows.ids.tolist() == [i for row in pairs[side] for i in row]
+            assert (str(rows.ids.dtype), str(rows.lengths.dtype)) == ("int32", "int64")
     assert capfd.readouterr() == ("", "")  # no progress bar off the terminal
 
 
@@ -433,10 +434,8 @@ def test_many_pairs_are_tokenized_by_several_processes(
     for _ in range(2):
         for split, pairs in tokenize_corpus(corpus, tokenizer).items():
             assert pairs[:] == expected[split][:]
-            (ids, lengths), (same_ids, same_lengths) = (
-                flatten_id_column(rows, "tgt_ids") for rows in (pairs, expected[split])
-            )
-            assert (ids.tolist(), lengths.tolist()) == (same_ids.tolist(), same_lengths.tolist())
+            (_, tgt), (_, same) = read_id_rows(pairs), read_id_rows(expected[split])
+            assert (tgt.ids.tolist(), tgt.lengths.tolist()) == (same.ids.tolist(), same.lengths.tolist())
 
 
 MEMORY_PROGRAM = """
