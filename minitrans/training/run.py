@@ -286,7 +286,6 @@ def _quieten_logs() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in (
         ".*does not have many workers.*",  # batches are cut from arrays in memory: no worker would help
-        ".*your dataloader is not resumable.*",  # the data module is
         ".*Experiment logs directory .* exists and is not empty.*",
         ".*LeafSpec.*is deprecated.*",
     ):
