@@ -27,6 +27,8 @@ from minitrans.errors import UserError, truncate
 from minitrans.files import write_file
 from minitrans.model.transformer import Transformer
 from minitrans.pages.charts import chart_as_svg
+from minitrans.pages.render import template_renderer
+from minitrans.text.lines import escape_controls
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training.callbacks import (
     StepMetricsLogger,
@@ -44,16 +46,24 @@ from minitrans.training.checkpoints import (
 )
 from minitrans.training.config import SETTINGS_FROM_TOKENIZER, RunConfig, check_memory
 from minitrans.training.curve import plot_training_curve
-from minitrans.training.model_card import model_card
 from minitrans.training.module import TranslationModule
 from minitrans.training.precision import TRAINER_PRECISIONS, precision_and_reason
 from minitrans.training.run_folder import BEST, CARD, CHECKPOINTS, CURVE, METRICS, TENSORBOARD, begin_run, lock_run
 from minitrans.translate.backend import make_batch_loss
-from minitrans.translate.bundle import WORDS, Bundle, load_bundle, load_tokenizer, load_words, save_bundle
+from minitrans.translate.bundle import (
+    WORDS,
+    Bundle,
+    count_parameters,
+    load_bundle,
+    load_tokenizer,
+    load_words,
+    save_bundle,
+)
 from minitrans.translate.scoring import Scores, references_by_line, score
 from minitrans.translate.translator import Translator
 from minitrans.translate.unsure_threshold import choose_threshold
 
+render_template = template_renderer("minitrans.training", escape_controls=escape_controls)
 PEER_WAIT_S = 10.0  # seconds that the first process of a training has to report an error and end the others
 
 
@@ -102,7 +112,11 @@ def train(config: RunConfig) -> dict[str, Scores]:
         bundle, scores = _evaluate(config, bundle, data)
         curve = plot_training_curve(config.run_dir / METRICS, kept=best["global_step"])
         write_file(config.run_dir / CURVE, chart_as_svg(curve))
-        write_file(config.run_dir / CARD, model_card(config, bundle, scores, step=best["global_step"]))
+        step, n_parameters = best["global_step"], count_parameters(model.config)
+        card = render_template(
+            "model_card.md", config=config, bundle=bundle, scores=scores, step=step, n_parameters=n_parameters
+        )
+        write_file(config.run_dir / CARD, card)
         save_bundle(config.run_dir, bundle)
         return scores
 
