@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ATOL, BOS, PAD, assert_close, needs_compiled, random_ids, random_model, random_tensor
+from conftest import ATOL, PAD, assert_close, needs_compiled, random_ids, random_model, random_tensor, random_tgt_in
 from loss_cases import (
     HIDDEN_WEIGHT_DTYPES,
     LinearLoss,
@@ -55,7 +55,6 @@ def test_the_loss_equals_its_formula_and_padding_does_not_count(lengths: list[in
 
 # From the hidden states, a few rows at a time
 
-D = 6
 N_POSITIONS = [1, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1, 2 * CHUNK_ROWS, 2 * CHUNK_ROWS + 1]  # of real positions
 
 
@@ -117,16 +116,6 @@ def test_it_has_a_second_derivative() -> None:
     assert_close(second(linear_cross_entropy), second(plain_loss), 1e-11)
 
 
-@pytest.mark.parametrize("v", [1, 2, 3])
-@pytest.mark.parametrize("n", [5, CHUNK_ROWS + 1], ids=["few", "more than a chunk"])
-def test_the_smallest_vocabularies(v: int, n: int, linear_loss: LinearLoss) -> None:
-    hidden, weight, ids = random_tensor(0, 1, n, D).requires_grad_(), random_tensor(1, v, D).requires_grad_(), range(n)
-    tgt_out = torch.tensor([[i % v for i in ids]])
-    got, want = (with_gradients(of, hidden, weight, tgt_out) for of in (linear_loss, plain_loss))
-    for one, other in zip(got, want, strict=True):
-        assert (one - other).abs().max() <= 1e-12 * n
-
-
 @pytest.mark.parametrize(("dtype", "of_weight"), HIDDEN_WEIGHT_DTYPES)
 def test_what_seems_impossible_costs_much_but_no_infinity(
     dtype: torch.dtype, of_weight: torch.dtype, linear_loss: LinearLoss
@@ -180,17 +169,10 @@ def test_only_a_chunk_has_logits_at_a_time() -> None:
 # Of a batch
 
 
-def ragged_batch() -> tuple[Tensor, Tensor, Tensor]:
-    """Ragged sources (3, 7), ragged targets (3, 5) in and out; more pieces than one are right in each row."""
-    tgt_out = random_ids(8, LENGTHS, T)
-    tgt_in = torch.cat([torch.full((B, 1), BOS), tgt_out[:, :-1]], 1)
-    return random_ids(7, [4, 7, 2], 7), tgt_in, tgt_out
-
-
 def test_the_loss_of_a_batch_in_training_has_the_dropout_of_the_model() -> None:
     model = random_model(6, tie_embeddings=False).train()
     model.dropout.p = 0.5
-    src_ids, tgt_in, tgt_out = ragged_batch()
+    src_ids, tgt_in, tgt_out = random_ids(7, [4, 7, 2], 7), random_tgt_in(2, B, T), random_ids(8, LENGTHS, T)
     torch.manual_seed(0)
     losses = [batch_loss(model, src_ids, tgt_in, tgt_out, 0.1) for _ in range(2)]
     torch.manual_seed(0)

@@ -5,20 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 from commands import CORPUS, write_corpus
-from conftest import BOS, EOS, random_model
 
-from minitrans.cachecheck.measure import LOWER_DTYPES
 from minitrans.model.decoding import CachedStepper, greedy_decode, length_limit
 from minitrans.translate.bundle import Bundle, load_bundle
 from minitrans.verify import subject as verify_subject
-from minitrans.verify.adapter import flatten_outputs
 from minitrans.verify.subject import (
     DECODE_BATCH_SIZE,
     N_PAIRS,
     RUNNING_EXAMPLE,
     fresh_model,
     load_run_and_pairs,
-    model_and_id_pairs,
     model_and_random_pairs,
     model_and_text_pairs,
 )
@@ -81,35 +77,6 @@ def test_the_fresh_model_ends_some_sentences_early_some_late_and_some_not_at_all
     limits = [length_limit(int((row != 0).sum()), limit) for row in sources]
     assert len(set(lengths)) > 2
     assert {length == most for length, most in zip(lengths, limits, strict=True)} == {True, False}
-
-
-def test_the_model_is_copied_as_float64_in_eval_mode() -> None:
-    model = fresh_model().train()
-    subject = model_and_random_pairs(model)
-    assert subject.dtype == torch.float64
-    assert not subject.model.training
-    for dtype in LOWER_DTYPES:
-        assert subject.to(dtype).dtype == dtype
-        assert subject.dtype == torch.float64
-
-
-def test_padding_is_left_out_of_the_pairs() -> None:
-    subject = model_and_id_pairs(fresh_model(), [[7, 8, 9], []], [[5], [6, 7]], [])
-    assert subject.pairs() == [([7, 8, 9, 2], [1, 5]), ([2], [1, 6, 7])]
-    assert subject.src_ids.tolist() == [[7, 8, 9, 2], [2, 0, 0, 0]]
-    assert subject.tgt_out.tolist() == [[5, 2, 0], [6, 7, 2]]
-    assert subject.decode_batches == []
-    assert subject.piece(7) == "7"
-
-
-def test_noise_is_the_same_in_all_dtypes_but_for_rounding() -> None:
-    subject = model_and_random_pairs(fresh_model())
-    noise = subject.noise(100, 30, seed=1)
-    assert noise.mean().abs() < 0.1
-    assert abs(noise.var() - 1.0) < 0.1
-    assert not torch.equal(noise, subject.noise(100, 30, seed=2))
-    for dtype in LOWER_DTYPES:
-        assert torch.equal(subject.to(dtype).noise(100, 30, seed=1), noise.to(dtype))
 
 
 # Text
@@ -200,11 +167,3 @@ def test_without_a_test_set_the_validation_text_is_decoded_and_known_examples_ar
 def test_the_corpus_that_ships_has_the_running_example() -> None:
     shipped = read_pairs("train", folder=Path(__file__).parents[2] / "data" / "en-zh")
     assert set(RUNNING_EXAMPLE.items()) <= set(shipped)
-
-
-def test_numbers_without_weights_are_refused() -> None:
-    model = random_model(7)
-    memory, src_mask = model.encode(torch.tensor([[4, 6, EOS]]))
-    hidden, traces = model.run_decoder(torch.tensor([[BOS, 8]]), memory, src_mask)
-    with pytest.raises(ValueError, match="no weights though asked for them"):
-        flatten_outputs(model, hidden, traces)
