@@ -169,17 +169,6 @@ def test_weights_come_back_only_when_asked_for() -> None:
 # With a cache
 
 
-@torch.no_grad()
-def test_other_keys_and_values_than_the_queries_can_be_cached_too() -> None:
-    module = multi_head(8)
-    query, key, value = random_tensor(5, B, TQ, D), random_tensor(6, B, TK, D), random_tensor(7, B, TK, D)
-    want = module(query, key, value, need_weights=True)
-    cache = KeyValues(*module.project(key, 1, 3)).empty_buffers(TK)
-    module(query, key[:, :3], value[:, :3], cache=cache)
-    got = module(query, key[:, 3:], value[:, 3:], need_weights=True, cache=cache, offset=3)
-    assert worst_deviation(got, want) <= ATOL
-
-
 def test_attention_to_nothing_is_refused() -> None:
     x = random_tensor(5, B, TQ, D)
     for key, value in ((None, None), (None, x), (x, None)):
