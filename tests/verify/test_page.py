@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 import torch
-from test_pictures import elements_of_class, parse_svg
+from test_pictures import cell_indices, elements_of_class, parse_svg
 
 from minitrans.cachecheck.measure import Caught, Measurement, Report, Result
 from minitrans.model.transformer import Transformer, TransformerConfig
@@ -143,8 +143,11 @@ def test_the_errors_by_position_are_those_of_each_dtype(monkeypatch: pytest.Monk
 
 
 def test_the_masks_are_drawn() -> None:
-    visible = {name: picture.count('class="may"') for name, picture in figures.mask_pictures().items()}
+    pictures = figures.mask_pictures()
+    visible = {name: picture.count('class="may"') for name, picture in pictures.items()}
     assert visible == {"causal": 21, "cached": 5 + 6, "padding": 6 + 4 + 2, "both": 1 + 2 + 3 + 4 + 4 + 4}
+    (masked,) = elements_of_class(parse_svg(pictures["cached"]), "masked")
+    assert cell_indices(masked) == (0, 5)
 
 
 def test_the_pair_shown_is_the_longest_that_fits() -> None:

@@ -5,7 +5,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from itertools import groupby
 
 import pytest
@@ -120,12 +119,9 @@ def test_the_report_is_the_json_of_the_contract(fresh_model_report: Report) -> N
         check.id for check in CHECKS if CAN_COMPILE or not check.id.startswith("compiled.")
     ]
     types = {"id": str, "group": str, "claim": str, "what": str, "measured": float, "tolerance": float, "passed": bool,
-             "offered": bool, "detail": str}  # fmt: skip
+             "seconds": float, "lower": dict, "offered": bool, "detail": str}  # fmt: skip
     for c in report["checks"]:
-        assert set(c) == {*types, "seconds", "lower"} == {field.name for field in fields(Result)}
-        assert all(type(c[key]) is kind for key, kind in types.items())
-        assert c["seconds"] > 0.0
-        assert set(c["lower"]) <= {"float32", "bfloat16"}
+        assert {key: type(value) for key, value in c.items()} == types
         assert all(set(m) == {"measured", "tolerance"} for m in c["lower"].values())
 
 
