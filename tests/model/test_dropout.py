@@ -24,8 +24,8 @@ def test_each_element_has_the_byte_in_its_place() -> None:
     torch.manual_seed(1)
     seed = draw_seed()
     torch.manual_seed(1)
-    dropped = random_bytes(15, seed).view(3, 5) < 128
-    assert torch.equal(dropout(torch.ones(3, 5), 0.5, training=True), 2.0 * ~dropped)
+    dropped = random_bytes(1500, seed).view(30, 50) < 128
+    assert torch.equal(dropout(torch.ones(30, 50), 0.5, training=True), 2.0 * ~dropped)
 
 
 @pytest.mark.parametrize("n", [0, 1, 8, 1000])

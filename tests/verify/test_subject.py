@@ -138,6 +138,7 @@ def test_pairs_of_all_lengths_are_chosen(bundle: Bundle) -> None:
 
 def test_a_run_is_measured_on_its_own_validation_and_test_text(tiny_run: Path, bundle: Bundle) -> None:
     subject = load_run_and_pairs(tiny_run)
+    assert subject.dtype == torch.float64
     assert torch.equal(subject.model.output.weight, bundle.model.output.weight.double())
     want = model_and_text_pairs(bundle, read_pairs("valid", 12), [source for source, _ in read_pairs("test", 15)], [])
     assert torch.equal(subject.src_ids, want.src_ids)
