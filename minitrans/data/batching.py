@@ -112,7 +112,7 @@ class IdRows:
         """
         first = 0 if bos_id is None else 1
         last = first + self.lengths
-        width = last.max(initial=0) + (eos_id is not None)
+        width = last.max() + (eos_id is not None)
         column = np.arange(width)
         padded = np.full((len(last), width), pad_id)
         padded[(column >= first) & (column < last[:, None])] = self.ids

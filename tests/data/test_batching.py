@@ -42,39 +42,22 @@ def patch_rank(patch: pytest.MonkeyPatch, rank: int, n: int) -> None:
         patch.setattr(module, "n_processes", lambda: n)
 
 
-@given(length_pairs, st.integers(1, 200), st.integers(0, 5))
-def test_every_row_is_in_one_batch_none_over_budget_or_too_small_and_shapes_are_those_of_every_epoch(
-    pairs: list[tuple[int, int]], batch_tokens: int, seed: int
-) -> None:
-    src, tgt = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    plans = [plan_batches(src, tgt, batch_tokens, rng) for rng in (None, np.random.default_rng(seed))]
-    shapes = [[(len(batch), int(max(src[batch].max(), tgt[batch].max()))) for batch in plan] for plan in plans]
-    assert sorted(shapes[0]) == sorted(shapes[1])
-    for plan in plans:
-        assert sorted(row for batch in plan for row in batch) == list(range(len(pairs)))
-    for rows, width in shapes[0]:
-        assert rows * width <= batch_tokens or rows == 1
-    for rows, width in shapes[0][:-1]:  # in the last, the shortest rows run out
-        assert (rows + 1) * width > batch_tokens
-
-
-@pytest.mark.parametrize("seed", [None, 4])
-def test_the_plan_is_that_of_a_plain_sort(seed: int | None) -> None:
+@given(length_pairs, st.integers(1, 200), st.none() | st.integers(0, 5))
+def test_the_plan_is_that_of_a_plain_sort(pairs: list[tuple[int, int]], batch_tokens: int, seed: int | None) -> None:
     """The plan must never change: a run could not be repeated."""
-    rng = np.random.default_rng(1)
-    src, tgt = rng.integers(1, 300, 400), rng.integers(1, 300, 400)
+    src, tgt = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     width = np.maximum(src, tgt).tolist()
     rng = np.random.default_rng(seed)
-    rows = list(range(400)) if seed is None else rng.permutation(400).tolist()
+    rows = list(range(len(pairs))) if seed is None else rng.permutation(len(pairs)).tolist()
     rows.sort(key=lambda row: -width[row])
     batches = []
     while rows:
-        size = max(1, 1000 // width[rows[0]])
+        size = max(1, batch_tokens // width[rows[0]])
         batches.append(rows[:size])
         rows = rows[size:]
     if seed is not None:
         batches = [batches[i] for i in rng.permutation(len(batches))]
-    planned = plan_batches(src, tgt, 1000, None if seed is None else np.random.default_rng(seed))
+    planned = plan_batches(src, tgt, batch_tokens, None if seed is None else np.random.default_rng(seed))
     assert [batch.tolist() for batch in planned] == batches
 
 
@@ -141,40 +124,18 @@ def test_several_processes_see_every_row_once_in_as_many_batches_of_the_same_pla
         assert not any(in_turn[len(plan) :])
 
 
-def test_rows_are_padded_to_the_longest() -> None:
-    for rows, padded in (([[5, 6], [], [7]], [[5, 6], [9, 9], [7, 9]]), ([[], []], [[], []])):
-        ids = IdRows.from_lists(rows).to_padded_tensor(pad_id=9)
-        assert (ids.dtype, ids.tolist()) == (torch.int64, padded)
-    assert IdRows.from_lists([]).to_padded_tensor(pad_id=9).shape == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("src", "tgt", "expected"),
-    [
-        (
-            [[5, 6, 7], []],
-            [[8], [9, 10]],
-            [[[5, 6, 7, 2], [2, 3, 3, 3]], [[1, 8, 3], [1, 9, 10]], [[8, 2, 3], [9, 10, 2]]],
-        ),
-        ([], [], [[[3]]] * 3),  # a row of padding
-    ],
-)
-def test_collate(src: list[list[int]], tgt: list[list[int]], expected: list[list[list[int]]]) -> None:
-    batch = collate(src, tgt, pad_id=3, bos_id=1, eos_id=2)
-    assert [ids.tolist() for ids in batch] == expected
-    assert {ids.dtype for ids in batch} == {torch.int64}
-
-
-def test_rows_cut_from_a_flat_array_are_those_of_the_lists() -> None:
+def test_a_batch_has_the_special_ids_and_is_padded_to_its_longest_rows() -> None:
     rng = np.random.default_rng(0)
-    src, tgt = ([rng.integers(4, 99, n).tolist() for n in rng.integers(0, 9, 50)] for _ in range(2))
-    for numbers in ([3], [49, 0, 7, 7], list(range(50))):
+    src, tgt = ([rng.integers(4, 99, n).tolist() for n in (0, *rng.integers(0, 9, 49))] for _ in range(2))
+    for numbers in ([0], [49, 0, 7, 7], list(range(50))):
         batch = collate_rows(IdRows.from_lists(src).take(numbers), IdRows.from_lists(tgt).take(numbers), 3, 1, 2)
+        same = collate([src[n] for n in numbers], [tgt[n] for n in numbers], pad_id=3, bos_id=1, eos_id=2)
         lists = [[*src[n], 2] for n in numbers], [[1, *tgt[n]] for n in numbers], [[*tgt[n], 2] for n in numbers]
-        for tensor, rows in zip(batch, lists, strict=True):
-            assert tensor.dtype == torch.int64
+        for tensor, other, rows in zip(batch, same, lists, strict=True):
+            assert tensor.dtype == other.dtype == torch.int64
             width = max(map(len, rows))
-            assert tensor.tolist() == [row + [3] * (width - len(row)) for row in rows]
+            assert tensor.tolist() == other.tolist() == [row + [3] * (width - len(row)) for row in rows]
+    assert [ids.tolist() for ids in collate([], [], pad_id=3, bos_id=1, eos_id=2)] == [[[3]]] * 3  # a row of padding
 
 
 @pytest.mark.parametrize("parts", [[], [[[1, 2], [], [3]]], [[[1], [2, 3]], [], [[4]]]])
