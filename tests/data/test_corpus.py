@@ -254,6 +254,7 @@ def test_what_stands_in_two_splits_is_counted_and_left_out_if_asked_for(
 ) -> None:
     train = [("a", "1"), ("b ", "2"), ("c", "3"), ("a", "1"), ("d", "4"), ("d", "5"), ("", "6"), ("", "6"), ("e", "7")]
     splits = {"train": train, "valid": [("b", "2"), ("x", "y")], "test": [("c", "0"), ("x", "z"), ("", "")]}
+    splits["another"] = [("q", "1")]  # of which nothing is said
     folder = write_pairs(tmp_path / "corpus", "tsv", splits)
     corpus = load_corpus(data_config(folder))
     assert pairs_of_split(corpus, "train") == [pair for pair in train if pair[0]]

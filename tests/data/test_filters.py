@@ -7,8 +7,7 @@ from corpora import data_config
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minitrans.data import filters
-from minitrans.data.filters import duplicate_pairs, empty_sides, hash_pairs, length_faults, mark_kept, overlap_faults
+from minitrans.data.filters import duplicate_pairs, empty_sides, hash_pairs, length_faults
 from minitrans.text.reading import clean
 
 NOT_VISIBLE = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) in ("Cc", "Cf", "Zs", "Zl", "Zp")]
@@ -45,15 +44,6 @@ def test_copies_are_all_but_the_first(pairs: list[tuple[str, str]], chunk: int) 
     assert duplicate_pairs(hash_pairs(pair_table(pairs, chunk))).tolist() == expected
 
 
-def test_sources_that_stand_elsewhere() -> None:
-    train = hash_pairs(pair_table([("a", "1"), ("b", "2"), ("c ", "3"), ("d", "e")]))
-    others = {"valid": hash_pairs(pair_table([("c", "3"), ("a", "2")])), "test": hash_pairs(pair_table([("e", "d")]))}
-    assert {fault: pairs.tolist() for fault, pairs in overlap_faults(train, others).items()} == {
-        "their source stands in valid too (1 with the same target)": [True, False, True, False],
-        "their source stands in test too (0 with the same target)": [False] * 4,
-    }
-
-
 @pytest.mark.parametrize(
     ("limits", "wrong"),
     [
@@ -70,14 +60,3 @@ def test_wrong_lengths(limits: dict[str, int], wrong: dict[str, list[int]]) -> N
         for settings, expected in ((data_config("x", **limits), too_long | wrong), (None, too_long)):
             faults = length_faults(src, tgt, 9, settings)
             assert {fault: pairs.astype(int).tolist() for fault, pairs in faults.items()} == expected
-
-
-def test_each_pair_is_counted_under_its_first_fault(caplog: pytest.LogCaptureFixture) -> None:
-    faults = {
-        name: np.array(pairs, bool) for name, pairs in {"a": [1, 1, 0, 0], "b": [1, 0, 1, 0], "c": [0] * 4}.items()
-    }
-    assert mark_kept(faults, "good").tolist() == [False, False, False, True]
-    assert caplog.messages == ["left out 2 of 4 good pairs: a", "left out 1 of 4 good pairs: b"]
-    caplog.clear()
-    filters.log_faults(faults, "good")
-    assert caplog.messages == ["2 of 4 good pairs: a", "2 of 4 good pairs: b"]
