@@ -176,7 +176,7 @@ def test_a_validation_is_of_the_averaged_weights_and_has_their_plain_loss(
         return Translator(bundle, *arguments)
 
     monkeypatch.setattr(callbacks, "Translator", translator)
-    run = train("--training.label_smoothing", "0.3", "--training.warmup_steps", "2")
+    run = train("--training.label_smoothing", "0.3", "--training.warmup_steps", "2", "--data.batch_tokens", "60")
     bundle, (now, average) = load_bundle(run.folder), run.weights(6)
     assert worst_deviation(translated_with, [average["decoder.norm.weight"]]) < 1e-6
     assert worst_deviation(translated_with, [now["decoder.norm.weight"]]) > 1e-4
