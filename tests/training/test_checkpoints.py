@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import zipfile
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -163,13 +162,9 @@ def test_a_signal_saves_and_the_run_goes_on(corpus: Path, tmp_path: Path) -> Non
         assert_same_run(whole, run_dir)
 
 
-@pytest.mark.parametrize("killed", [False, True])
-def test_the_signals_are_given_back(killed: bool, corpus: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_the_signals_are_given_back(corpus: Path, tmp_path: Path) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    if killed:
-        kill_at_step(monkeypatch, 1)
-    with pytest.raises(KilledError) if killed else nullcontext():
-        run.train(parse_config(run_flags(corpus, tmp_path / "run", max_steps=2)))
+    run.train(parse_config(run_flags(corpus, tmp_path / "run", max_steps=2)))
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
@@ -231,11 +226,12 @@ def flip_a_bit(content: bytes) -> bytes:
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b[:-1], lambda b: bytes(len(b)), flip_a_bit])
-def test_a_damaged_checkpoint_is_passed_over(
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], flip_a_bit])
+def test_a_damaged_checkpoint_is_passed_over_and_pushes_out_no_good_one(
     damage: Any, tiny_run: Path, corpus: Path, tiny_run_copy: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    newest = tiny_run_copy / "checkpoints/step-200.ckpt"
+    folder = tiny_run_copy / "checkpoints"
+    newest = (folder / "step-200.ckpt").rename(folder / "step-900.ckpt")
     newest.write_bytes(damage(newest.read_bytes()))
     with caplog.at_level(logging.WARNING, "minitrans"):
         assert train(corpus, tiny_run_copy, "--resume", max_steps=200) == 0
@@ -243,14 +239,6 @@ def test_a_damaged_checkpoint_is_passed_over(
     assert warning == f"{newest} is damaged; it is passed over for the checkpoint before"
     assert_same_run(tiny_run, tiny_run_copy)
     assert saved_steps(tiny_run) == saved_steps(tiny_run_copy)
-
-
-def test_a_later_checkpoint_that_is_damaged_does_not_push_out_a_good_one(corpus: Path, tiny_run_copy: Path) -> None:
-    for path in (tiny_run_copy / "checkpoints").glob("step-*.ckpt"):
-        path.rename(path.with_name(path.name.replace("200", "900")))
-    (tiny_run_copy / "checkpoints/step-900.ckpt").write_bytes(b"PK")
-    assert train(corpus, tiny_run_copy, "--resume", max_steps=200) == 0
-    assert saved_steps(tiny_run_copy) == [196, 200]
 
 
 @pytest.mark.parametrize("name", ["checkpoints/step-200.ckpt", "checkpoints/best.ckpt", "config.yaml"])
@@ -313,17 +301,13 @@ def test_a_full_disk_leaves_the_checkpoint_before(
             (self.folder / f"step-14.ckpt.{os.getpid()}.tmp").symlink_to("/dev/full")
         save(self, trainer)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(CheckpointWriter, "_save_if_due", save_on_a_full_disk)
-        assert train(corpus, run_dir) == 2
+    monkeypatch.setattr(CheckpointWriter, "_save_if_due", save_on_a_full_disk)
+    assert train(corpus, run_dir) == 2
     assert saved_steps(run_dir) == [7]
     assert last_error(capsys) == (
         f"minitrans: error: cannot write {run_dir}/checkpoints/step-14.ckpt: No space left on device; "
         "correct that, then use --resume to continue from the checkpoint before"
     )
-    assert train(corpus, run_dir, "--resume") == 0
-    assert train(corpus, tmp_path / "whole") == 0
-    assert_same_run(tmp_path / "whole", run_dir)
 
 
 def test_a_disk_too_full_for_a_row_of_metrics_ends_the_run_too(
@@ -337,8 +321,7 @@ def test_a_disk_too_full_for_a_row_of_metrics_ends_the_run_too(
     )
 
 
-@pytest.mark.parametrize("of", ["loss", "weight"])
-@pytest.mark.parametrize("flags", ["", STREAM_FLAGS])
+@pytest.mark.parametrize(("of", "flags"), [("loss", ""), ("weight", STREAM_FLAGS)])
 def test_a_loss_that_is_no_number_stops_the_run(
     of: str, flags: str, corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
