@@ -3,8 +3,8 @@
 import json
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import results
@@ -14,8 +14,7 @@ from commands import tiny_flags
 from minitrans import cli
 from minitrans.text.lines import read_lines
 from minitrans.training import distillation
-from minitrans.training.config import RunConfig
-from minitrans.translate.scoring import Scores, score
+from minitrans.translate.scoring import score
 from minitrans.translate.translator import Translator
 
 Capture = pytest.CaptureFixture[str]
@@ -64,6 +63,8 @@ def test_it_trains_scores_and_prints(arguments: list[str], tmp_path: Path, capsy
 def test_an_interrupted_run_goes_on(
     arguments: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tokenizers = results.BLEU_TOKENIZER_BY_CONFIG
+    monkeypatch.setitem(tokenizers, "tiny", tokenizers["multi30k-en-de-lc"])  # whose text is split at spaces
     one = [*arguments, "--seeds", "1"]
     assert results.main(one) == 0
     run = tmp_path / "runs" / "tiny-1"
@@ -75,34 +76,30 @@ def test_an_interrupted_run_goes_on(
     capsys.readouterr()
     monkeypatch.chdir(tmp_path)
     assert results.main([*one, "--runs", "runs"]) == 0  # the same folder in other words
-    assert "| 3 min | 2 min |" in capsys.readouterr().out
+    row = r"\| 3 min \| 2 min \| \d+\.\d\d \(none\)( \| \d+\.\d\d){3} \|$"
+    assert re.search(row, capsys.readouterr().out)
     assert (run / "model.safetensors").read_bytes() == weights
 
 
 @pytest.mark.parametrize("minutes", [None, "nan"])
-def test_minutes_are_not_told_where_some_are_not_known(
-    minutes: str | None, arguments: list[str], tmp_path: Path, capsys: Capture
-) -> None:
-    teachers = tmp_path / "runs" / "tiny-teachers"
-    teachers.mkdir(parents=True)
+def test_minutes_are_not_told_where_some_are_not_known(minutes: str | None, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
     if minutes:
-        teachers.with_name("tiny-teachers.minutes").write_text(minutes)
-    assert results.main([*arguments, "--seeds", "1"]) == 0
-    assert "| - | 0 min |" in capsys.readouterr().out
+        (tmp_path / "run.minutes").write_text(minutes)
+    spent = results.run_timed_stage(lambda *_: iter(()), Mock(), tmp_path, tmp_path / "run")
+    assert results.mean_minutes([1.0, spent]) == "-"
 
 
 def test_minutes_are_counted_until_it_is_interrupted(
-    arguments: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began, make_training_data = time.perf_counter(), distillation.make_training_data
-    spent = tmp_path / "runs" / "tiny-teachers.minutes"
+    began, spent = time.perf_counter(), tmp_path / "runs" / "tiny-teachers.minutes"
 
-    def killed(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
+    def interrupted(*_: object) -> None:
         assert spent.read_text() == "nan\n"  # what a kill leaves
-        yield from make_training_data(config, folder)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(distillation, "make_training_data", killed)
+    monkeypatch.setattr(distillation, "make_training_data", interrupted)
     assert results.main([*arguments, "--seeds", "1"]) == 130
     assert 0 < float(spent.read_text()) * 60 < time.perf_counter() - began
 
@@ -115,10 +112,3 @@ def test_what_is_wrong_is_told_in_a_line(arguments: list[str], tmp_path: Path, c
     assert capsys.readouterr().err.startswith(
         "results.py: error: argument --seeds: it must be a whole number from 1 to 2147483647, not 0"
     )
-
-
-def test_tokenized_text_is_split_at_spaces(arguments: list[str], tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / "tiny").rename(tmp_path / "multi30k-en-de-lc")
-    config = (tmp_path / "tiny.yaml").rename(tmp_path / "multi30k-en-de-lc.yaml")
-    assert results.main([str(config), *arguments[1:], "--seeds", "1"]) == 0
-    assert re.search(r"\| \d+\.\d\d \(none\)( \| \d+\.\d\d){3} \|$", capsys.readouterr().out)
