@@ -1,19 +1,17 @@
 """A run folder: what is saved is what is loaded, and no code in it is run."""
 
-import io
 import pickle
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import sentencepiece
 import torch
 from commands import EvilPickle, copy_run, refusal_message
 from conftest import randomize
 from safetensors.torch import load_file
 
 from minitrans import cli
-from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.model.transformer import Transformer
 from minitrans.text.reading import load_reader
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 from minitrans.translate.bundle import (
@@ -21,7 +19,6 @@ from minitrans.translate.bundle import (
     TOKENIZER,
     WEIGHTS,
     WORDS,
-    Bundle,
     Threshold,
     load_bundle,
     save_bundle,
@@ -53,6 +50,10 @@ def test_what_is_saved_is_what_is_loaded(run_dir: Path, tmp_path: Path) -> None:
     assert "love" in bundle.source_words
     assert bundle.threshold is not None
     assert (again.source_words, again.threshold) == (bundle.source_words, bundle.threshold)
+    for words in ({"é": 0, "don't": 1, "中": 2}, dict[str, int]()):
+        save_bundle(folder, replace(bundle, source_words=words, threshold=Threshold(-1.5, None)))
+        again = load_bundle(folder)
+        assert (again.source_words, again.threshold) == (words, Threshold(-1.5, None))
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -79,14 +80,6 @@ def test_a_run_without_a_list_of_words_and_a_threshold_says_nothing_of_either(
     assert [line.split("\t")[1] for line in out.splitlines()] == ["", ""]
 
 
-def test_words_and_thresholds_of_any_kind_are_kept(run_dir: Path, tmp_path: Path) -> None:
-    for words in ({"é": 0, "don't": 1, "中": 2}, dict[str, int]()):
-        for threshold in (Threshold(-1.5, None), Threshold(-0.25, 40.0)):
-            save_bundle(tmp_path, replace(load_bundle(run_dir), source_words=words, threshold=threshold))
-            again = load_bundle(tmp_path)
-            assert (again.source_words, again.threshold) == (words, threshold)
-
-
 def test_a_tied_matrix_is_saved_once_and_stays_tied_and_others_are_saved_each(run_dir: Path, tmp_path: Path) -> None:
     assert not {"tgt_embedding.weight", "output.weight"} & set(load_file(run_dir / WEIGHTS))
     bundle = load_bundle(run_dir)
@@ -99,21 +92,6 @@ def test_a_tied_matrix_is_saved_once_and_stays_tied_and_others_are_saved_each(ru
         assert torch.equal(loaded[name], model.state_dict()[name]), name
         assert torch.equal(saved[name], loaded[name]), name
     assert len({loaded[name].sum().item() for name in names}) == 3
-
-
-def test_special_ids_are_those_of_the_tokenizer_file(tmp_path: Path) -> None:
-    """Any that SentencePiece gives: neither in order, nor the first four."""
-    proto = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["a b c d"] * 9), model_writer=proto, vocab_size=270, hard_vocab_limit=False,
-        byte_fallback=True, pad_id=7, bos_id=5, eos_id=1, unk_id=3, minloglevel=2,
-    )  # fmt: skip
-    tokenizer = Tokenizer(proto.getvalue())
-    sizes = TransformerConfig(tokenizer.vocab_size, 7, 5, 1, d_model=4, n_heads=1, d_ff=3, n_layers=1, max_len=9)
-    save_bundle(tmp_path, Bundle(Transformer(sizes), tokenizer, "en", "zh"))
-    bundle = load_bundle(tmp_path)
-    assert bundle.model.config == sizes
-    assert (bundle.tokenizer.pad_id, bundle.tokenizer.bos_id, bundle.tokenizer.eos_id) == (7, 5, 1)
 
 
 # -- what is damaged (most of it: tests/test_refusals.py) -------------------------------------------------------------

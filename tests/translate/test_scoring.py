@@ -1,11 +1,10 @@
 import json
-from dataclasses import replace
 
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from minitrans.translate.scoring import mean_and_std, score, score_systems
+from minitrans.translate.scoring import score, score_systems
 
 REFERENCES = [f"the {i} cats sat on the mat by the door" for i in range(40)]
 GOOD_LINES = [line.replace("mat", "rug") if i % 5 == 0 else line for i, line in enumerate(REFERENCES)]
@@ -44,7 +43,7 @@ def test_several_references_serve_the_bootstrap_too() -> None:
     others = [[line if i % 2 else "" for i, line in enumerate(REFERENCES)]]
     first, second = score_systems([REFERENCES, GOOD_LINES], BAD_LINES, "en", others=others)
     plain = score(REFERENCES, BAD_LINES, "en", others=others)
-    assert (first.bleu, first.exact_match) == (plain.bleu, plain.exact_match)
+    assert (first.bleu, first.chrf, first.exact_match) == (plain.bleu, plain.chrf, plain.exact_match)
     assert first.bleu_interval is not None
     assert first.bleu_interval[0] > score(REFERENCES, BAD_LINES, "en").bleu
     assert second.bleu_p is not None
@@ -61,22 +60,6 @@ def test_counts_have_to_agree(translations: list[str], references: list[str]) ->
         score(translations, references, "en")
     with pytest.raises(ValueError, match=message):
         score_systems([references, translations], references, "en")
-
-
-def test_comparing_adds_to_the_scores_and_changes_none() -> None:
-    for translations, compared in zip(
-        [GOOD_LINES, BAD_LINES], score_systems([GOOD_LINES, BAD_LINES], REFERENCES, "en"), strict=True
-    ):
-        plain = score(translations, REFERENCES, "en")
-        assert "bs:" not in plain.bleu_signature + plain.chrf_signature
-        assert not any((plain.bleu_interval, plain.chrf_interval, plain.bleu_p, plain.chrf_p))
-        assert "|bs:1000|seed:12345|" in compared.bleu_signature
-        assert "|bs:1000|seed:12345|" in compared.chrf_signature
-        added = {
-            name: getattr(plain, name)
-            for name in ("bleu_signature", "chrf_signature", "bleu_interval", "chrf_interval", "bleu_p", "chrf_p")
-        }
-        assert replace(compared, **added) == plain
 
 
 def test_intervals_are_those_of_sacrebleu() -> None:
@@ -121,11 +104,3 @@ def test_tokenized_text_is_split_at_spaces_alone(caplog: pytest.LogCaptureFixtur
     assert whole.bleu < 90
     assert "tok:none" in whole.bleu_signature
     assert not caplog.messages
-
-
-def test_spread_over_systems() -> None:
-    plain = score(GOOD_LINES, REFERENCES, "en")
-    systems = [replace(plain, bleu=bleu, chrf=2 * bleu, exact_match=7.0) for bleu in (30.0, 32.0, 37.0)]
-    summary = mean_and_std(systems)
-    assert summary["mean"] == pytest.approx({"bleu": 33, "chrf": 66, "exact_match": 7})
-    assert summary["std"] == pytest.approx({"bleu": 13**0.5, "chrf": 2 * 13**0.5, "exact_match": 0})
