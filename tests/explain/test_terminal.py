@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import run_cli
 
 import minitrans
-from minitrans import cli
 from minitrans.explain.terminal import draw_translation
 from minitrans.explain.tracing import TracedTranslation
 from minitrans.translate.translator import Translator
-
-Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
@@ -50,19 +48,15 @@ def test_columns_that_do_not_fit_stand_below(traced: TracedTranslation) -> None:
 
 
 def test_the_command_prints_each_text(
-    tiny_run: Path, traced: TracedTranslation, capsys: Capture, caplog: pytest.LogCaptureFixture
+    tiny_run: Path, traced: TracedTranslation, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert cli.main(["explain", str(tiny_run), "I love you.", " ", "I love you."]) == 0
-    captured = capsys.readouterr()
     one = "\n".join(draw_translation(traced, 10_000)) + "\n"
-    assert captured.out == f"{one}\n{one}"
+    assert run_cli("explain", tiny_run, "I love you.", " ", "I love you.")[:2] == (0, f"{one}\n{one}")
     assert caplog.messages == ["text 2 is blank: it is left out"]
 
 
-def test_the_command_writes_a_page_of_a_file(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_the_command_writes_a_page_of_a_file(tiny_run: Path, tmp_path: Path) -> None:
     (tmp_path / "texts").write_text("I love you.\nMachine learning is fun.\n")
     path = tmp_path / "page.html"
-    assert cli.main(["explain", str(tiny_run), "--input", str(tmp_path / "texts"), "-o", str(path)]) == 0
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", f"page: {path}\n")
+    assert run_cli("explain", tiny_run, "--input", tmp_path / "texts", "-o", path) == (0, "", f"page: {path}\n")
     assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
