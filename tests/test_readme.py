@@ -86,15 +86,13 @@ def test_a_shell_runs_what_it_says_is_done_with_a_run(clone_folder: Path) -> Non
     assert (clone_folder / "engine/model.bin").exists()
 
 
-@needs_venv
-def test_the_demo_ends_with_what_a_shell_runs(clone_folder: Path) -> None:
+def test_the_demo_ends_with_what_a_shell_runs() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     lines = re.findall(r"@echo '    (.*)'", makefile.replace("$(BIN)", ".venv/bin").replace("$(RUN)", "runs/en-zh"))
     activate, *lines = lines
+    assert any(typed.startswith(activate) for typed in lines_to_type())
     assert [line.split()[1] for line in lines] == ["translate", "explain", "serve"]
     assert all(cli.parse_command(shlex.split(line)[1:]) for line in lines)
-    type_into_shell([activate, *lines[:-1]], clone_folder)  # a server would not end
-    assert (clone_folder / "page.html").exists()
 
 
 def test_it_shows_every_command() -> None:

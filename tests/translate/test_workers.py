@@ -33,12 +33,8 @@ def number_lines(translator: Translator, lines: Sequence[str], first_line: int) 
     return [f"{i} {line}" for i, line in enumerate(lines, start=first_line)]
 
 
-def process_ids(translator: Translator, lines: Sequence[str], first_line: int) -> list[int]:
-    return [os.getpid()] * len(lines)
-
-
-def thread_counts(translator: Translator, lines: Sequence[str], first_line: int) -> list[int]:
-    return [torch.get_num_threads()] * len(lines)
+def process_and_threads(translator: Translator, lines: Sequence[str], first_line: int) -> list[tuple[int, int]]:
+    return [(os.getpid(), torch.get_num_threads())] * len(lines)
 
 
 def fail_on_line_6(translator: Translator, lines: Sequence[str], first_line: int) -> list[str]:
@@ -61,16 +57,15 @@ def test_every_line_goes_to_one_process_and_comes_back_in_its_place(three_worker
     for n in (0, 1, 2, 4, 7):  # fewer than processes, and more
         assert three_workers.run(number_lines, LINES[:n], first_line=5) == [f"{i + 5} line {i}" for i in range(n)]
     assert three_workers.run(number_lines, LINES[:1]) == ["1 line 0"]
-    processes = three_workers.run(process_ids, LINES)
-    assert len(set(processes)) == 3
-    assert os.getpid() not in processes
-    assert processes == three_workers.run(process_ids, LINES)
-    assert three_workers.run(thread_counts, LINES) == [2] * 7  # a third of the seven there were
+    given = three_workers.run(process_and_threads, LINES)
+    assert given == three_workers.run(process_and_threads, LINES)
+    assert len({process for process, _ in given} - {os.getpid()}) == 3
+    assert {threads for _, threads in given} == {2}  # a third of the seven there were
 
 
 def test_one_process_is_this_one(tiny_run: Path) -> None:
     with Workers(1, partial(Translator.load, tiny_run)) as workers:
-        assert workers.run(process_ids, LINES) == [os.getpid()] * 7
+        assert {process for process, _ in workers.run(process_and_threads, LINES)} == {os.getpid()}
         assert workers.run(number_lines, LINES, first_line=5) == [f"{i + 5} line {i}" for i in range(7)]
 
 
