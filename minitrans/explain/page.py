@@ -13,10 +13,9 @@ from torch import Tensor
 from minitrans.errors import UserError
 from minitrans.explain.tracing import ATTENTION_KINDS, TracedTranslation
 from minitrans.files import write_file
-from minitrans.pages.render import script_hash, template_renderer
+from minitrans.pages.render import render_template
 
 MAX_WEIGHT_BYTES = 750_000  # for the weights of all sentences together; in base64, a number takes 16/3 bytes
-render_template = template_renderer("minitrans.explain")
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,6 @@ class ExplanationPage:
         if not n_sentences:
             n_pieces = len(sentences[0].attention.source)
             raise UserError(f"the first text is too long to show as a page: {n_pieces} pieces; give a shorter one")
-        script = render_template("explain.js")
         data = {
             "layers": list(range(config.n_layers - n_layers + 1, config.n_layers + 1)),
             "heads": config.n_heads,
@@ -56,8 +54,6 @@ class ExplanationPage:
             n_sentences=len(sentences),
             # Every "<" is escaped, so that no text can end the element that holds it.
             data=Markup(json.dumps(data).replace("<", "\\u003c")),
-            script=script,
-            script_hash=script_hash(script),
         )
         return str(page)  # not Markup, because a frame has to escape it
 

@@ -20,13 +20,11 @@ from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.decoding import length_limit, suppress_pad_bos, token_log_probs
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.transformer import Transformer
-from minitrans.pages.render import template_renderer
+from minitrans.pages.render import render_template
 from minitrans.translate.bundle import TOKENIZER, Bundle, save_source_reader
 
 BATCH_TOKENS = 4096  # source tokens in a batch, padding included
 LOG_PROB_TOLERANCE = 1e-3  # what float32 may change in the log-probability of a token, in nats or as a share of it
-
-render_template = template_renderer("minitrans.export")
 
 
 def export(bundle: Bundle, folder: Path) -> None:

@@ -24,7 +24,7 @@ from minitrans.errors import UserError
 from minitrans.files import atomic_folder, write_file
 from minitrans.model.decoding import CachedStepper, beam_search, greedy_decode, length_limits
 from minitrans.model.transformer import Transformer
-from minitrans.pages.render import template_renderer
+from minitrans.pages.render import render_template, templates
 from minitrans.text.lines import escape_controls
 from minitrans.text.reading import PLACEHOLDERS, PLAIN_MARKS_TABLE, clean, with_keyboard_marks
 from minitrans.text.tokenizer import Tokenizer
@@ -74,7 +74,7 @@ def _yaml_quoted(text: str) -> Markup:
     return Markup(yaml.safe_dump(text, allow_unicode=True, default_style='"', width=2**31).strip())
 
 
-render_template = template_renderer("minitrans.export", quoted=_yaml_quoted)
+templates.filters["quoted"] = _yaml_quoted
 
 
 class Engine(NamedTuple):

@@ -10,9 +10,8 @@ from markupsafe import Markup
 from rich.cells import cell_len
 from torch import Tensor
 
-from minitrans.pages.render import template_renderer
+from minitrans.pages.render import render_template
 
-render_template = template_renderer("minitrans.pages")
 CELL_PIXELS = 18  # side of a cell, in pixels
 LETTER_PIXELS = 7.5  # width of a wide letter, in pixels; a Chinese character takes two
 MAX_LABEL_LETTERS = 14  # letters of a piece that are shown; the tooltip has all of them

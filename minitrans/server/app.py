@@ -27,7 +27,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from minitrans.errors import UserError
 from minitrans.explain import explain
-from minitrans.pages.render import script_hash, template_renderer
+from minitrans.pages.render import render_template
 from minitrans.server.openapi import SPEC
 from minitrans.server.queue import BatchFunction, RequestQueue
 from minitrans.server.split_html import split_html
@@ -43,8 +43,6 @@ DEFAULT_HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"
 DEFAULT_HEADERS |= {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
 # A page states the rest of its policy itself; browsers obey these parts only in a header.
 PAGE_HEADERS = {"Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"}
-
-render_template = template_renderer("minitrans.server")
 
 
 class Api:
@@ -171,10 +169,8 @@ class Api:
         )
 
     async def _page(self, _: Request) -> Response:
-        script = render_template("serve.js")
         given = {"pairs": [*self._translators], "char_limit": self._char_limit, "explained": MAX_EXPLAINED_SENTENCES}
-        page = render_template("serve.html", script=script, script_hash=script_hash(script), **given)
-        return HTMLResponse(page, headers=PAGE_HEADERS)
+        return HTMLResponse(render_template("serve.html", **given), headers=PAGE_HEADERS)
 
     async def _explain(self, request: Request) -> Response:
         """The page of `minitrans explain` for a text's first sentences."""

@@ -4,11 +4,11 @@ from itertools import groupby
 
 from minitrans.cachecheck.measure import LOWER_DTYPES, Report, dtype_name, to_str
 from minitrans.pages.pictures import catch_matrix
-from minitrans.pages.render import template_renderer
+from minitrans.pages.render import render_template, templates
 from minitrans.verify.page import figures
 from minitrans.verify.subject import ModelAndPairs
 
-render_template = template_renderer("minitrans.verify.page", number=to_str)
+templates.filters["number"] = to_str
 
 
 def page_html(report: Report, subject: ModelAndPairs | str) -> str:
