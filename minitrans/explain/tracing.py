@@ -19,7 +19,7 @@ from minitrans.model.decoding import likeliest_tokens, token_log_probs
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.translate.bundle import Bundle
-from minitrans.translate.translator import AttentionWeights, Translation, Translator, stack_layers, stack_weights
+from minitrans.translate.translator import AttentionWeights, Translation, Translator, run_with_weights, stack_layers
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
 ATTENTION_KINDS: tuple[AttentionKind, ...] = ("encoder", "decoder", "cross")
@@ -118,10 +118,9 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
         torch.tensor([ids], device=device) for ids in (source + padding, target[:-1], target[1:])
     )
 
-    memory, src_mask, encoder = model.run_encoder(src_ids, need_weights=True)
-    hidden, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
+    memory, src_mask, hidden, kinds = run_with_weights(model, src_ids, tgt_in)
     logits = model.output(hidden)  # (1, T, V)
-    among, within, across = (weights[:, 0] for weights in stack_weights(encoder, decoder))
+    among, within, across = (stack_layers(kind)[:, 0] for kind in kinds)
     n, length = len(source), tgt_in.size(1)
 
     cache = model.init_cache(memory, src_mask, length)

@@ -24,8 +24,8 @@ from minitrans.model.decoding import (
     greedy_decode,
     length_limit,
 )
-from minitrans.model.layers import LayerTrace
 from minitrans.model.sampling import sample
+from minitrans.model.transformer import Transformer
 from minitrans.text.reading import KeptParts, split_words
 from minitrans.translate.backend import CompiledMode, make_stepper
 from minitrans.translate.bundle import Bundle, load_bundle
@@ -335,9 +335,8 @@ class Translator:
         """The weights of one full pass over a source and the ids of its translation."""
         model, tokenizer = self.bundle.model, self.bundle.tokenizer
         target = [tokenizer.bos_id, *ids, tokenizer.eos_id][: 1 + length_limit(len(source.ids), model.config.max_len)]
-        memory, src_mask, encoder = model.run_encoder(self._pad_rows([source.ids]), need_weights=True)
-        _, decoder = model.run_decoder(self._pad_rows([target[:-1]]), memory, src_mask, need_weights=True)
-        among, within, across = (weights[:, 0] for weights in stack_weights(encoder, decoder))
+        *_, kinds = run_with_weights(model, self._pad_rows([source.ids]), self._pad_rows([target[:-1]]))
+        among, within, across = (stack_layers(kind)[:, 0] for kind in kinds)
         values = source.kept_parts.placeholder_values
         pieces = ([tokenizer.piece(id_) for id_ in side] for side in (source.ids, target))
         read, written = ([values.get(piece, piece) for piece in side] for side in pieces)
@@ -372,10 +371,17 @@ def has_changed_numbers(line: str, translation: str) -> bool:
     return bool(re.search(r"\d", translation)) and any(n not in translation for n in re.findall(r"\d+", line))
 
 
-def stack_weights(encoder: Sequence[LayerTrace], decoder: Sequence[LayerTrace]) -> tuple[Tensor, ...]:
-    """What `stack_layers` makes of the encoder's self-attention, the decoder's, and cross-attention."""
+def run_with_weights(
+    model: Transformer, src_ids: Tensor, tgt_in: Tensor
+) -> tuple[Tensor, Tensor, Tensor, list[list[Tensor]]]:
+    """A full pass: memory, the source's mask, hidden states, and each layer's attention weights, (B, H, Tq, Tk).
+
+    The weights are those of the encoder's self-attention, of the decoder's, and of cross-attention.
+    """
+    memory, src_mask, encoder = model.run_encoder(src_ids, need_weights=True)
+    hidden, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
     kinds = [x.self_weights for x in encoder], [x.self_weights for x in decoder], [x.cross_weights for x in decoder]
-    return tuple(map(stack_layers, kinds))
+    return memory, src_mask, hidden, [[weights for weights in kind if weights is not None] for kind in kinds]
 
 
 def stack_layers(layers: Iterable[Tensor | None]) -> Tensor:

@@ -12,25 +12,12 @@ from minitrans.cachecheck.measure import MIN_FAULT, check_registrar, deviation, 
 from minitrans.model.attention import attention_weights, scaled_dot_product_attention
 from minitrans.model.masks import causal_mask
 from minitrans.pages.pictures import heat_map
+from minitrans.translate.translator import run_with_weights
 from minitrans.verify import wrong_formulas
 from minitrans.verify.checks.heads import attention_modules
 from minitrans.verify.subject import ModelAndPairs
 
 claim, CHECKS = check_registrar("Masks")
-
-
-def mask_and_attention_weights(subject: ModelAndPairs) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
-    """The source mask, and the weights of each layer: encoder self-, decoder self-, cross-attention."""
-    model = subject.model
-    memory, src_mask, read = model.run_encoder(subject.src_ids, need_weights=True)
-    _, written = model.run_decoder(subject.tgt_in, memory, src_mask, need_weights=True)
-    kinds = (
-        [trace.self_weights for trace in read],
-        [trace.self_weights for trace in written],
-        [trace.cross_weights for trace in written],
-    )
-    own, target, source = ([w for w in kind if w is not None] for kind in kinds)
-    return src_mask, own, target, source
 
 
 @claim(
@@ -41,7 +28,7 @@ def mask_and_attention_weights(subject: ModelAndPairs) -> tuple[Tensor, list[Ten
 def padded_keys_weigh_nothing(subject: ModelAndPairs) -> float:
     """A padded key has weight exactly 0, even where the scores of all real keys are as low as -1e30."""
     # Where real keys score below a fill of -1e9, the fill would hand all the weight to padding.
-    src_mask, own, _, source = mask_and_attention_weights(subject)
+    _, src_mask, _, (own, _, source) = run_with_weights(subject.model, subject.src_ids, subject.tgt_in)
     if src_mask.all():
         return math.inf  # nothing is padded, so nothing is shown
     q = torch.full((len(src_mask), 1, 2, 1), -1e30, dtype=subject.dtype)
@@ -73,7 +60,7 @@ def masked_before_softmax(subject: ModelAndPairs) -> float:
     late = wrong_formulas.masked_after_softmax(torch.zeros(1, 6, dtype=subject.dtype), mask)
     if deviation(late.sum(-1), torch.ones(1, dtype=subject.dtype)) < MIN_FAULT:
         return math.inf
-    _, *kinds = mask_and_attention_weights(subject)
+    *_, kinds = run_with_weights(subject.model, subject.src_ids, subject.tgt_in)
     sums = torch.cat([weights.sum(-1).flatten() for kind in kinds for weights in kind])
     return deviation(sums, torch.ones_like(sums))
 
@@ -147,7 +134,7 @@ def no_gradient_from_the_future(subject: ModelAndPairs) -> float:
 )
 def heat_maps_mark_masks(subject: ModelAndPairs) -> float:
     """A heat map shows the weights, a panel for each head, and marks the cells that a mask forbids."""
-    src_mask, own, target, source = mask_and_attention_weights(subject)
+    _, src_mask, _, (own, target, source) = run_with_weights(subject.model, subject.src_ids, subject.tgt_in)
     b = int(src_mask.sum(-1).argmin())
     src, tgt = ([subject.piece(i) for i in ids[b].tolist()] for ids in (subject.src_ids, subject.tgt_in))
     seen = src_mask[b, 0]

@@ -13,7 +13,7 @@ from minitrans.cachecheck.protocol import ModelAndTokens
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.pages.charts import chart_as_svg
 from minitrans.pages.pictures import heat_map, mask_picture
-from minitrans.translate.translator import stack_weights
+from minitrans.translate.translator import run_with_weights, stack_layers
 from minitrans.verify.subject import ModelAndPairs
 
 PLOTTED_MIN, PLOTTED_ZERO = 1e-17, 1e-19  # what smaller numbers are drawn at, and where an exact 0 stands
@@ -46,9 +46,8 @@ def attention_heat_maps(subject: ModelAndPairs) -> dict[str, object]:
     source, target = choose_pair(subject.pairs())
     padding = [config.pad_id] * min(N_HEAT_MAP_PADDING_COLUMNS, config.max_len - len(source))
     src_ids, tgt_in = torch.tensor([source + padding]), torch.tensor([target])
-    memory, src_mask, encoder = model.run_encoder(src_ids, need_weights=True)
-    _, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
-    weights = stack_weights(encoder, decoder)
+    _, src_mask, _, kinds = run_with_weights(model, src_ids, tgt_in)
+    weights = [*map(stack_layers, kinds)]
 
     sources, targets = ([_piece_label(subject, id_) for id_ in ids] for ids in (source, target))
     keys = sources + ["PAD"] * len(padding)
