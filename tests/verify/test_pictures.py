@@ -9,7 +9,8 @@ import torch
 
 from minitrans.cachecheck.measure import LOWER_DTYPES, dtype_tolerance, to_str
 from minitrans.pages.charts import chart_as_svg
-from minitrans.pages.pictures import CELL_PIXELS, catch_matrix, heat_map, render_template
+from minitrans.pages.pictures import CELL_PIXELS, catch_matrix, heat_map
+from minitrans.pages.render import render_template
 from minitrans.verify.page.figures import PLOTTED_MIN, PLOTTED_ZERO, error_chart
 
 N_HEADS, QUERY_LABELS, KEY_LABELS = 3, ["BOS", '<b> & "q"', "猫"], ["我", "a", "b</svg>", "PAD"]
