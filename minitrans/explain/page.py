@@ -1,7 +1,6 @@
 """An explanation as one self-contained page: it opens from disk and loads nothing from anywhere."""
 
 import base64
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,8 +51,7 @@ class ExplanationPage:
             n_layers=n_layers,
             n_shown=n_sentences,
             n_sentences=len(sentences),
-            # Every "<" is escaped, so that no text can end the element that holds it.
-            data=Markup(json.dumps(data).replace("<", "\\u003c")),
+            data=data,
         )
         return str(page)  # not Markup, because a frame has to escape it
 
