@@ -23,6 +23,7 @@ from minitrans.verify import checks, wrong_formulas
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.checks.decoding import overfit_running_example
 from minitrans.verify.checks.heads import attention_modules
+from minitrans.verify.sabotage import SABOTAGES
 from minitrans.verify.subject import ModelAndPairs, fresh_model, model_and_random_pairs
 
 CHECK_BY_ID = {check.id: check for check in CHECKS}
@@ -170,14 +171,20 @@ def test_where_there_is_nothing_to_show_nothing_is_shown(id_: str, changes: dict
     assert CHECK_BY_ID[id_].measure(subject_with(**changes)) == math.inf
 
 
+def test_a_token_that_sees_the_very_next_one_alone_has_its_gradient() -> None:
+    subject, (late,) = subject_with(), (sabotage for sabotage in SABOTAGES if sabotage.id == "mask.late")
+    del subject.model.decoder.layers[1:]  # through which further ones would be seen
+    with late.apply_fault():
+        assert CHECK_BY_ID["C19.gradient"].measure(subject) > 1e-6
+
+
 def test_the_run_is_asked_for_what_it_has_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     model, known = overfit_running_example()
     (source, target), *_ = known
     subject = subject_with(model=model.double(), known_pairs=known)
     assert CHECK_BY_ID["C26"].measure(subject) == 0.0
-    assert (
-        CHECK_BY_ID["C26"].measure(replace(subject, known_pairs=[(source, target[:-1])])) == 0.0
-    )  # it has learnt another
+    shorter = replace(subject, known_pairs=[(source, target[:-1])])  # it has learnt another
+    assert CHECK_BY_ID["C26"].measure(shorter) == 0.0
     monkeypatch.setattr(checks.decoding, "greedy_decode", lambda stepper, src_ids: [Hypothesis([], 0.0, 0.0, 1)])
     assert CHECK_BY_ID["C26"].measure(subject) == 2 * len(known)
 
