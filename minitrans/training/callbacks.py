@@ -205,8 +205,13 @@ class TrainingProgress(ProgressBar):
         self.console.quiet = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the first line, and show the bar."""
+        """Print the first line, warn of pairs that stay reversed, and show the bar."""
         self.console.print(self.first_line, markup=False, soft_wrap=True)
+        n_epochs = trainer.estimated_stepping_batches * trainer.accumulate_grad_batches / trainer.num_training_batches
+        reversed_epochs = trainer.datamodule.config.reversed_epochs  # type: ignore[attr-defined]
+        if 0 < n_epochs <= reversed_epochs:
+            words = "data.reversed_epochs is %d, of %.1f epochs: half of the pairs stay reversed to the end; give fewer"
+            logger.warning(words, reversed_epochs, n_epochs)
         self.bar.reset(self.task, total=trainer.estimated_stepping_batches, completed=trainer.global_step)
         self.bar.start()
 

@@ -27,7 +27,7 @@ from minitrans.errors import UserError, truncate
 from minitrans.files import write_file
 from minitrans.model.transformer import Transformer
 from minitrans.pages.charts import chart_as_svg
-from minitrans.pages.render import template_renderer
+from minitrans.pages.render import render_template, templates
 from minitrans.text.lines import escape_controls
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training.callbacks import (
@@ -63,7 +63,7 @@ from minitrans.translate.scoring import Scores, references_by_line, score
 from minitrans.translate.translator import Translator
 from minitrans.translate.unsure_threshold import choose_threshold
 
-render_template = template_renderer("minitrans.training", escape_controls=escape_controls)
+templates.filters["escape_controls"] = escape_controls
 PEER_WAIT_S = 10.0  # seconds that the first process of a training has to report an error and end the others
 
 
@@ -114,7 +114,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
         write_file(config.run_dir / CURVE, chart_as_svg(curve))
         step, n_parameters = best["global_step"], count_parameters(model.config)
         card = render_template(
-            "model_card.md", config=config, bundle=bundle, scores=scores, step=step, n_parameters=n_parameters
+            "run_card.md", config=config, bundle=bundle, scores=scores, step=step, n_parameters=n_parameters
         )
         write_file(config.run_dir / CARD, card)
         save_bundle(config.run_dir, bundle)

@@ -306,8 +306,7 @@ def test_a_fault_that_is_there_already_is_not_put_around() -> None:
     caught = {each.id: each.caught_by for each in self_test(Toy("all rows"))}
     assert set(caught) == {fault.id for fault in FAULTS} - {"rows.swapped"}
     assert not any("rows" in ids for ids in caught.values())  # it failed before
-    caught = {each.id for each in self_test(Toy("positions restart"))}
-    assert caught == {"mask.late"}  # all others are told by steps
+    assert {each.id for each in self_test(Toy("positions restart"))} == {"mask.late"}  # all others are told by steps
 
 
 def test_a_fault_is_put_around_only_a_model_to_which_it_does_something() -> None:
