@@ -16,7 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from commands import copy_run, refusal_message, run_cli, wait_for_group_exit
+from commands import copy_run, refusal_message, run_cli
 from conftest import generator
 
 import minitrans.export
@@ -107,7 +107,6 @@ def test_samples_are_those_of_the_seed(tiny_run: Path) -> None:
     assert first[1] == ""
     assert first == sampled("--sample", "5", "--seed", "1")
     assert first != sampled("--sample", "5", "--seed", "2")
-    assert first == sampled("--sample", "5", "--processes", "2")
     assert sampled("--sample", "1") == sampled()
     stdin = b"I love you.\n\nMachine learning is fun.\n"
     assert command_output("translate", tiny_run, "--sample", "5", stdin=stdin).splitlines() == first
@@ -149,7 +148,7 @@ def test_scores_and_whether_they_are_low(tiny_run: Path) -> None:
     lines = [*(tiny_run.parent / "test.en").read_text(encoding="utf-8").splitlines(), "", "I love xyzzy."]
     translations = Translator.load(tiny_run).translations(lines, 2)
     assert {t.unsure for t in translations} == {False, True}
-    translate = "translate", tiny_run, "--beam", "2", "--processes", "2"
+    translate = "translate", tiny_run, "--beam", "2"
     want = [f"{t.score:.4f}\t{'unsure' if t.unsure else ''}\t{t.text}" for t in translations]
     assert command_output(*translate, "--scores", *lines).splitlines() == want
     assert command_output(*translate, *lines).splitlines() == [t.text for t in translations]
@@ -190,14 +189,13 @@ def test_parts_put_together_are_the_whole_and_name_unknown_words_once_a_line(
 INTERRUPTED_PROGRAM = """
 import os, sys
 from minitrans import cli
-from minitrans.translate.workers import Workers
 
-def interrupted(workers, work, lines, first_line):
+def interrupted(translator, lines, *others):
     if "plugh" in lines:
         os.kill(os.getpid(), int(sys.argv[1]))
-    return run(workers, work, lines, first_line)
+    return output_lines(translator, lines, *others)
 
-run, Workers.run = Workers.run, interrupted
+output_lines, cli.translate.output_lines = cli.translate.output_lines, interrupted
 cli.translate.CHUNK_LINES = 1
 sys.exit(cli.main(sys.argv[2:]))
 """
@@ -440,47 +438,11 @@ def test_a_progress_bar_garbles_neither_translations_nor_warnings(tiny_run: Path
     assert " ".join([*warned, count]).split() == warning
 
 
-def test_several_processes_give_the_same_lines_and_warnings(tiny_run: Path) -> None:
-    text = b"I love you.\n" + b"cat " * 10_000 + b"\nMachine learning is fun.\n\n" + b"cat " * 10_000 + b"\n"
-    text += b"I love xyzzy.\nI love plugh.\n"
-    one, two = (run_command("translate", tiny_run, "--processes", n, stdin=text) for n in ("1", "2"))
-    assert (two.returncode, two.stdout) == (one.returncode, one.stdout)
-    messages = [sorted(done.stderr.decode().splitlines()) for done in (one, two)]
-    assert messages[0] == messages[1]
-    assert [line for line in messages[1] if "not in the training data" in line] == [
-        "minitrans: warning: line 6: not in the training data: xyzzy",
-        "minitrans: warning: line 7: not in the training data: plugh",
-    ]
-    assert any("line 5 is cut" in line for line in messages[1])
-
-
-@pytest.mark.slow
-def test_ctrl_c_a_reader_that_goes_away_and_a_kill_end_all_processes(tiny_run: Path, tmp_path: Path) -> None:
-    for interrupt, code, message in ((True, 130, b"minitrans: interrupted\n"), (False, 0, b"")):
-        with running_command("translate", tiny_run, "--processes", "2") as process:
-            process.stdin.write(b"I love you.\n" * cli.translate.CHUNK_LINES * 2)
-            assert process.stdout.readline()  # all have begun
-            if interrupt:
-                os.killpg(process.pid, signal.SIGINT)
-            else:
-                process.stdout.close()
-                process.stdin.write(b"I love you.\n" * 10)
-            process.stdin.close()
-            assert process.stderr.read() == message
-            assert process.wait() == code
-        wait_for_group_exit(process.pid)
-    with running_command("translate", tiny_run, "--processes", "2") as process:
-        process.stdin.write(b"I love you.\n" * cli.translate.CHUNK_LINES * 2)
-        assert process.stdout.readline()  # all have begun
-        process.kill()
-    wait_for_group_exit(process.pid)
-
-
 # -- evaluate ---------------------------------------------------------------------------------------------------------
 
 
 def test_evaluate_prints_the_json_of_the_contract(tiny_run: Path, reference_flags: list[str]) -> None:
-    flags = *reference_flags, "--tokenize", "none", "--processes", "2", "--json"
+    flags = *reference_flags, "--tokenize", "none", "--json"
     report = json.loads(command_output("evaluate", tiny_run, *flags))
     scores = "bleu bleu_signature bleu_interval chrf chrf_signature chrf_interval exact_match sentences"
     marks = "unsure unsure_precision unsure_recall unsure_wrong"
@@ -682,16 +644,6 @@ def test_compiled_reaches_who_computes(
     run_cli("verify", "--self-test", "--compiled", "off")
     calls = *load.call_args_list, *run.call_args_list, *self_test.call_args_list
     assert [call.kwargs["compiled"] for call in calls] == ["off", "auto", "off", "auto", "off", "off"]
-
-
-@pytest.mark.parametrize(("compiled", "mode", "left"), [(False, "auto", "off"), (True, "require", "require")])
-def test_workers_do_not_find_out_once_more_that_compiled_code_may_not_compute(
-    compiled: bool, mode: str, left: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Translator, "load", Mock(return_value=Mock(compiled=compiled)))
-    _, args = cli.parse_command(["translate", "r", "--compiled", mode])
-    cli.common.load_translator("r", args)
-    assert args.compiled == left
 
 
 @pytest.mark.parametrize(

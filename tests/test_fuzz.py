@@ -113,7 +113,7 @@ def test_translate_writes_a_line_for_each_line_or_one_error(
     sources = split_lines(content)
     answered = count_lines_before_invalid(content) if sources is None else 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli.common, "load_translator", lambda *_: translator)  # once, not for each example
+        patch.setattr(cli.translate, "load_translator", lambda *_: translator)  # once, not for each example
         if from_file:
             written = output_or_none("translate", tiny_run, "--input", offline_dir / "in.txt", answered=answered)
         else:

@@ -52,7 +52,7 @@ BAD_COMMANDS = [
     (f"translate RUN a --sample {'9' * 30}", "argument --sample: it must be a whole number from 1 to 2147483647, not"),
     ("translate RUN a --seed -1", "argument --seed: it must be a whole number from 0 to 4294967295, not -1"),
     ("translate RUN a --threads 0", f"argument --threads: it must be a whole number from 1 to {CORES} (this machine's"),
-    ("translate RUN a --processes 100000", f"--processes: it must be a whole number from 1 to {CORES} (this machine's"),
+    ("translate RUN a --threads 100000", f"argument --threads: it must be a whole number from 1 to {CORES} (this mach"),
     ("translate RUN a --length-penalty nan", "--length-penalty: it must be a number from -10 to 10 (beyond, rounding "),
     ("translate RUN a --length-penalty 1e30", "--length-penalty: it must be a number from -10 to 10 (beyond, rounding"),
     ("translate RUN a --batch-tokens many", "argument --batch-tokens: it must be a whole number from 1 to 2147483647"),

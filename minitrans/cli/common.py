@@ -1,20 +1,16 @@
-"""What several commands share: their flags, the processes that translate, references, and how scores are printed."""
+"""What several commands share: their flags, how they translate, references, and how scores are printed."""
 
 from argparse import Namespace
 from collections.abc import Sequence
-from copy import copy
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from minitrans.cli.arguments import Parser, bounded_number, core_count, positive_int
-from minitrans.cli.log import start_log
 from minitrans.errors import UserError
 from minitrans.text.lines import escape_controls
 
 if TYPE_CHECKING:
     from minitrans.translate.scoring import Scores
     from minitrans.translate.translator import Translation, Translator
-    from minitrans.translate.workers import Workers
 
 
 def add_decoding(parser: Parser) -> None:
@@ -32,7 +28,6 @@ def add_decoding(parser: Parser) -> None:
     parser.add_argument(
         "--split-sentences", action="store_true", help="cut each line into its sentences, and join their translations"
     )
-    parser.add_argument("--processes", type=core_count, default=1, help="processes that share the lines")
     parser.add_argument("--no-cache", action="store_true", help="compute every prefix again: same output, slower")
     parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, ...")
     parser.add_argument("--precision", choices=["float32", "bfloat16", "float64"], default="float32", help="arithmetic")
@@ -49,7 +44,7 @@ def add_common(parser: Parser, compiled: bool = True, threads: int | None = None
             help="whether to use compiled code: auto, if it proves to give the model's own numbers; off, never; "
             "require, always, or stop with an error",
         )
-    text = "CPU threads" if threads else "CPU threads, for all processes together; without it, all cores"
+    text = "CPU threads" if threads else "CPU threads; without it, all cores"
     parser.add_argument("--threads", type=core_count, default=threads, help=text)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
@@ -90,17 +85,9 @@ def read_test_set(args: Namespace) -> tuple[list[str], list[str], list[list[str]
     return sources, references, others
 
 
-def start_workers(run: str, args: Namespace) -> "Workers":
-    """The processes that translate with a run."""
-    from minitrans.translate.workers import Workers  # takes a second to import: usage errors come first
-
-    return Workers(args.processes, partial(load_translator, run, copy(args)))
-
-
 def load_translator(run: str, args: Namespace) -> "Translator":
-    """The run's translator, on the device and in the precision asked for; it may change `args`."""
-    start_log(args.debug)  # this may be a process that was started to translate
-    import torch
+    """The run's translator, on the device and in the precision asked for."""
+    import torch  # takes a second: usage errors come first
 
     from minitrans.translate.translator import Translator
 
@@ -109,8 +96,6 @@ def load_translator(run: str, args: Namespace) -> "Translator":
     except (RuntimeError, AssertionError) as error:  # what torch raises for a device that is not there
         raise UserError(f"--device {args.device}: {str(error).splitlines()[0]}") from error
     translator.split_sentences = args.split_sentences
-    if not translator.compiled:
-        args.compiled = "off"  # so that processes started with the same `args` need not find that out again
     return translator
 
 

@@ -2,17 +2,21 @@
 
 import json
 from argparse import Namespace
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minitrans.cli.arguments import Parser
-from minitrans.cli.common import add_decoding, add_test_set_flags, print_scores, read_test_set, start_workers, translate
+from minitrans.cli.common import (
+    add_decoding,
+    add_test_set_flags,
+    load_translator,
+    print_scores,
+    read_test_set,
+    translate,
+)
 from minitrans.errors import UserError
 
 if TYPE_CHECKING:
-    from minitrans.translate.translator import Translation
     from minitrans.translate.unsure_threshold import UnsureScores
 
 
@@ -26,19 +30,22 @@ def add_evaluate_flags(parser: Parser) -> None:
 
 def evaluate_command(args: Namespace) -> int:
     """Translate a file and score it against references: BLEU, chrF, exact match, and how often "unsure" is right."""
+    import time
     from dataclasses import asdict
 
     sources, references, others = read_test_set(args)
-    from minitrans.translate.bundle import load_bundle
-
-    bundles = [load_bundle(Path(run)) for run in args.run]
+    translators = [load_translator(run, args) for run in args.run]
+    bundles = [translator.bundle for translator in translators]
     for run, bundle in zip(args.run, bundles, strict=True):
         if (bundle.source, bundle.target) != (bundles[0].source, bundles[0].target):
             raise UserError(
                 f"{run} translates {bundle.source} to {bundle.target}, {args.run[0]} {bundles[0].source} to "
                 f"{bundles[0].target}; compare runs that translate the same languages"
             )
-    outputs = [translate_timed(run, sources, args) for run in args.run]
+    outputs = []
+    for translator in translators:
+        began = time.perf_counter()
+        outputs.append((translate(translator, sources, 1, args), time.perf_counter() - began))
     from minitrans.translate.scoring import mean_and_std, references_by_line, score_systems
     from minitrans.translate.unsure_threshold import score_unsure
 
@@ -75,16 +82,6 @@ def evaluate_command(args: Namespace) -> int:
     seconds = sum(taken for _, taken in outputs)
     print(f"{seconds:.1f} s, {len(sources) * len(scores) / seconds:.0f} sentences/s")
     return 0
-
-
-def translate_timed(run: str, sources: Sequence[str], args: Namespace) -> "tuple[list[Translation], float]":
-    """A run's translations of all sources, and the seconds that they took."""
-    import time
-
-    with start_workers(run, args) as workers:
-        began = time.perf_counter()
-        translations = workers.run(partial(translate, args=args), sources)
-        return translations, time.perf_counter() - began
 
 
 def print_unsure_scores(name: str, marks: "UnsureScores") -> None:

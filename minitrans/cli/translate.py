@@ -6,11 +6,10 @@ import os
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from minitrans.cli.arguments import Parser, bounded_number, positive_int
-from minitrans.cli.common import add_decoding, options, start_workers, translate
+from minitrans.cli.common import add_decoding, load_translator, options, translate
 from minitrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -101,8 +100,8 @@ def translate_command(args: Namespace) -> int:
                     stream.readline()
             if sys.stderr.isatty():
                 bar = make_progress_bar(stream, numbers)
-            chunks = read_ahead(stream, name, args.processes * CHUNK_LINES, numbers)
-        workers = stack.enter_context(start_workers(args.run, args))
+            chunks = read_ahead(stream, name, CHUNK_LINES, numbers)
+        translator = load_translator(args.run, args)
         if not args.resume:
             out = stack.enter_context(atomic_open(args.output)) if args.output else sys.stdout.buffer
         prompt = not (args.texts or args.input) and sys.stdin.isatty()
@@ -111,7 +110,7 @@ def translate_command(args: Namespace) -> int:
         number, n_unsure = numbers.start, 0
         for chunk in chunks:
             with bar as progress:  # hidden while standard output is written, which may be the same terminal
-                outputs = workers.run(partial(output_lines, args=args, doubts=doubts), chunk, number)
+                outputs = list(output_lines(translator, chunk, number, args, doubts))
                 number += len(chunk)
                 if progress:
                     progress.advance(progress.task_ids[0], len(chunk))
