@@ -17,8 +17,7 @@ from minitrans.cli.arguments import Parser
 from minitrans.cli.evaluate import add_evaluate_flags, evaluate_command
 from minitrans.cli.explain import add_explain_flags, explain_command
 from minitrans.cli.export import add_export_flags, export_command
-from minitrans.cli.log import start_log
-from minitrans.cli.process_setup import interrupted_by_sigterm, setup_process, setup_training
+from minitrans.cli.process_setup import interrupted_by_sigterm, setup_process, setup_training, start_log
 from minitrans.cli.serve import add_serve_flags, serve_command
 from minitrans.cli.train import distill_command, train_command
 from minitrans.cli.translate import add_translate_flags, translate_command

@@ -17,7 +17,7 @@ from minitrans.cli.common import (
 from minitrans.errors import UserError
 
 if TYPE_CHECKING:
-    from minitrans.translate.unsure_threshold import UnsureScores
+    from minitrans.translate.scoring import UnsureScores
 
 
 def add_evaluate_flags(parser: Parser) -> None:
@@ -46,8 +46,7 @@ def evaluate_command(args: Namespace) -> int:
     for translator in translators:
         began = time.perf_counter()
         outputs.append((translate(translator, sources, 1, args), time.perf_counter() - began))
-    from minitrans.translate.scoring import mean_and_std, references_by_line, score_systems
-    from minitrans.translate.unsure_threshold import score_unsure
+    from minitrans.translate.scoring import mean_and_std, references_by_line, score_systems, score_unsure
 
     texts = [[translation.text for translation in translations] for translations, _ in outputs]
     scores = score_systems(texts, references, bundles[0].target, args.tokenize, others)

@@ -1,15 +1,42 @@
-"""What a command sets for its whole process: garbage collection, how threads wait, memory, signals."""
+"""What a command sets for its whole process: the log, garbage collection, how threads wait, memory, signals."""
 
 import atexit
 import contextlib
 import ctypes
 import gc
+import logging
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from typing import TextIO
+
+from minitrans.text.lines import escape_controls
 
 GC_THRESHOLD = 100_000  # new objects that start a collection; importing PyTorch alone makes 167,000 that all stay
 SPIN_COUNT = "3000"  # loops, some microseconds, for which a waiting thread keeps its core before it sleeps
+
+
+class StandardErrorHandler(logging.StreamHandler[TextIO]):
+    """Writes each record as a line to the current `sys.stderr`: while there is a progress bar, above it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Escape what could move the cursor."""
+        return escape_controls(super().format(record))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Look up `sys.stderr`, and write to it."""
+        self.setStream(sys.stderr)
+        super().emit(record)
+
+
+def start_log(debug: bool) -> None:
+    """Warnings go to standard error; with --debug, more."""
+    line = "minitrans: %(levelname)s: %(message)s"
+    logging.basicConfig(level=logging.WARNING, format=line, handlers=[StandardErrorHandler()])
+    logging.addLevelName(logging.WARNING, "warning")
+    if debug:
+        logging.getLogger("minitrans").setLevel(logging.INFO)
 
 
 def setup_process() -> None:

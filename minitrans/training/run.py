@@ -59,9 +59,8 @@ from minitrans.translate.bundle import (
     load_words,
     save_bundle,
 )
-from minitrans.translate.scoring import Scores, references_by_line, score
+from minitrans.translate.scoring import Scores, choose_threshold, references_by_line, score
 from minitrans.translate.translator import Translator
-from minitrans.translate.unsure_threshold import choose_threshold
 
 templates.filters["escape_controls"] = escape_controls
 PEER_WAIT_S = 10.0  # seconds that the first process of a training has to report an error and end the others

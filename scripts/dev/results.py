@@ -10,7 +10,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--corpora", help="folder with a corpus named as each config; without it, as they say")
     parser.add_argument("--seeds", type=positive_int, default=3, metavar="N", help="runs of each")
     parser.add_argument("--runs", default="runs/results", help="where they go")
-    cli.log.start_log(debug=False)
+    cli.process_setup.start_log(debug=False)
     try:
         args = parser.parse(sys.argv[1:] if argv is None else argv)
         folder = Path(args.runs).resolve()
@@ -79,8 +79,8 @@ def train_and_score(config: Path, seed: int, corpora: str | None, folder: Path) 
     if not (run / SCORES_FILE).is_file():
         model = parse_config(settings)
         minutes = {
-            "teachers": run_timed_stage(distillation.make_training_data, model, teachers, teachers),
-            "model": run_timed_stage(train_final_model, model, teachers, run),
+            "teachers": run_timed_stage(distillation.make_training_data(model, teachers), teachers),
+            "model": run_timed_stage(distillation.train_unless_done(distillation.final_config(model, teachers)), run),
         }
         scores = score_test_sets(run, model, BLEU_TOKENIZER_BY_CONFIG.get(config.stem))
         write_file(run / SCORES_FILE, json.dumps({"minutes": minutes, **scores}, indent=1))
@@ -88,15 +88,7 @@ def train_and_score(config: Path, seed: int, corpora: str | None, folder: Path) 
     return loaded
 
 
-def train_final_model(config: RunConfig, teachers: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
-    """Train the model on what the teachers made."""
-    return distillation.train_unless_done(distillation.final_config(config, teachers))
-
-
-TrainingStage = Callable[[RunConfig, Path], Iterator[tuple[RunConfig, dict[str, Scores]]]]
-
-
-def run_timed_stage(stage: TrainingStage, model: RunConfig, teachers: Path, product: Path) -> float:
+def run_timed_stage(stage: Iterable[tuple[RunConfig, dict[str, Scores]]], product: Path) -> float:
     """Run a stage of the training; the minutes that it took, with those of before if it was interrupted.
 
     They are kept beside the folder `product` that it makes; NaN if it was killed, or made otherwise.
@@ -109,7 +101,7 @@ def run_timed_stage(stage: TrainingStage, model: RunConfig, teachers: Path, prod
     began = time.perf_counter()
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            for trained, scores in stage(model, teachers):
+            for trained, scores in stage:
                 cli.train.print_run(trained, scores)
     finally:
         minutes = before + (time.perf_counter() - began) / 60

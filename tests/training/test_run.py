@@ -28,9 +28,8 @@ from minitrans.training.callbacks import ValidationScorer
 from minitrans.training.module import TranslationModule
 from minitrans.training.run_folder import begin_run
 from minitrans.translate.bundle import load_bundle
-from minitrans.translate.scoring import score
+from minitrans.translate.scoring import choose_threshold, score
 from minitrans.translate.translator import Translator
-from minitrans.translate.unsure_threshold import choose_threshold
 
 Capture = pytest.CaptureFixture[str]
 IN_USE_MESSAGE = "is in use by another process; wait for its end"

@@ -1,8 +1,8 @@
 import pytest
 
 from minitrans.translate.bundle import Threshold
+from minitrans.translate.scoring import MIN_CORRECT_CHRF, UnsureScores, choose_threshold, score_unsure
 from minitrans.translate.translator import Translation
-from minitrans.translate.unsure_threshold import MIN_CORRECT_CHRF, UnsureScores, choose_threshold, score_unsure
 
 
 def make_translations(*scores: float, wrong: str) -> list[Translation]:
