@@ -1,15 +1,8 @@
 """Train a model: the same as `minitrans train`."""
 
 import sys
-from collections.abc import Sequence
 
 from minitrans import cli
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command with these arguments and return its exit code."""
-    return cli.main(["train", *(sys.argv[1:] if argv is None else argv)])
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cli.main(["train", *sys.argv[1:]]))

@@ -1,15 +1,8 @@
 """Measure every claim about attention: the same as `minitrans verify`."""
 
 import sys
-from collections.abc import Sequence
 
 from minitrans import cli
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command with these arguments and return its exit code."""
-    return cli.main(["verify", *(sys.argv[1:] if argv is None else argv)])
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cli.main(["verify", *sys.argv[1:]]))

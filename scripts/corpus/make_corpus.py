@@ -271,17 +271,9 @@ class SlotFiller:
 
     def fill_often(self, line: Line) -> list[Pair]:
         """Fill a line several times, with different words where there are as many."""
-        pairs = {
-            pair.en: pair
-            for pair in (
-                self.fill(line)
-                for _ in range(
-                    (SENTENCES_PER_DIGIT_LINE if line.file.startswith("digits") else SENTENCES_PER_LINE)
-                    if "{" in line.english
-                    else 1
-                )
-            )
-        }
+        often = SENTENCES_PER_DIGIT_LINE if line.file.startswith("digits") else SENTENCES_PER_LINE
+        filled = (self.fill(line) for _ in range(often if "{" in line.english else 1))
+        pairs = {pair.en: pair for pair in filled}
         for pair in [pair for pair in pairs.values() if not self._draw.below(EXPAND_CONTRACTION_ONE_IN)]:
             en = without_contractions(pair.en)
             pairs.setdefault(en, pair._replace(en=en))
