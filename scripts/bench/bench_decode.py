@@ -38,14 +38,13 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import bench_train
 import torch
 from bench_train import BenchTrainer, NumberTokenizer, describe_machine, format_cell, make_table, own_peak_memory
 from instruction_sets import restart_with_instruction_set
 from time_budget import TimeBudget, run_in_fresh_process
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from minitrans.cli.arguments import Parser
@@ -76,29 +75,14 @@ TimingByName = dict[str, "Timing"]
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure; the names are those of the options."""
+    """What to measure; the names are those of the options, the texts those of --help."""
 
-    run: str | None = None
-    source: str | None = None
-    sentences: int = 1000
-    single: int = 100
-    minutes: float = 5.0
-    threads: int = torch.get_num_threads()
-
-
-HELP_BY_OPTION = {
-    "run": "trained run folder; without one, a model is trained on made-up sentences",
-    "source": "text to translate, with --run",
-    "sentences": "how many sentences to decode",
-    "single": "how many of them one at a time",
-    "minutes": "how long it may take; rounds are as many as that allows",
-    "threads": "CPU threads",
-}
-
-
-def pad_sources(sources: IdLists, rows: Sequence[int], pad_id: int) -> Tensor:
-    """Some of the sources as int64 (B, S)."""
-    return pad_sequence([torch.tensor(sources[i]) for i in rows], batch_first=True, padding_value=pad_id)
+    run: Annotated[str | None, "trained run folder; without one, a model is trained on made-up sentences"] = None
+    source: Annotated[str | None, "text to translate, with --run"] = None
+    sentences: Annotated[int, "how many sentences to decode"] = 1000
+    single: Annotated[int, "how many of them one at a time"] = 100
+    minutes: Annotated[float, "how long it may take; rounds are as many as that allows"] = 5.0
+    threads: Annotated[int, "CPU threads"] = torch.get_num_threads()
 
 
 class MinitransDecoder:
@@ -133,7 +117,7 @@ class HuggingFaceDecoder:
         order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
         for first in range(0, len(order), HF_BATCH_SIZE):
             rows = order[first : first + HF_BATCH_SIZE]
-            src_ids = pad_sources(sources, rows, c.pad_id)
+            src_ids = pad_sequence([torch.tensor(sources[i]) for i in rows], True, c.pad_id)  # (B, S)
             generated = self.model.generate(
                 input_ids=src_ids,
                 attention_mask=(src_ids != c.pad_id).long(),
@@ -183,56 +167,34 @@ def truncate_output(ids: list[int], src_len: int, config: TransformerConfig) -> 
 
 
 def convert_to_m2m100(model: Transformer) -> Any:
-    """M2M100 that computes what our model does."""
+    """M2M100 that computes what our model does; its weights have the names that they have in Blenderbot."""
+    from minitrans.export.transformers import hf_state_dict
+
     c = model.config
     m2m100: Any = bench_train.m2m100_model(c, "sdpa")[0]
-    weights = model.state_dict()
-    state = {"model.shared.weight": weights["output.weight"]}
-    parts = {"self_attn": "self_attn", "encoder_attn": "cross_attn"}
+    state = hf_state_dict(model)
+    del state["final_logits_bias"]  # M2M100 has none
     for side in ("encoder", "decoder"):
-        getattr(m2m100.model, side).embed_positions.weights[c.pad_id + 1 :][: c.max_len] = model.positions
-        for kind in ("weight", "bias"):
-            state[f"model.{side}.layer_norm.{kind}"] = weights[f"{side}.norm.{kind}"]
-            for i in range(c.n_layers):
-                to, at = f"model.{side}.layers.{i}", f"{side}.layers.{i}"
-                for attention, own in list(parts.items())[: 1 + (side == "decoder")]:
-                    q, k, v = weights[f"{at}.{own}.w_qkv.{kind}"].chunk(3)
-                    o = weights[f"{at}.{own}.w_o.{kind}"]
-                    for name, value in (("q_proj", q), ("k_proj", k), ("v_proj", v), ("out_proj", o)):
-                        state[f"{to}.{attention}.{name}.{kind}"] = value
-                    norm = own.replace("attn", "norm")
-                    state[f"{to}.{attention}_layer_norm.{kind}"] = weights[f"{at}.{norm}.{kind}"]
-                state[f"{to}.final_layer_norm.{kind}"] = weights[f"{at}.ff_norm.{kind}"]
-                for name, own in (("fc1", "w_1"), ("fc2", "w_2")):
-                    state[f"{to}.{name}.{kind}"] = weights[f"{at}.ff.{own}.{kind}"]
-    missing, unknown = m2m100.load_state_dict(state, strict=False)
-    tied = {"lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"}
-    assert not unknown
-    assert set(missing) <= tied
+        positions = state.pop(f"model.{side}.embed_positions.weight")
+        getattr(m2m100.model, side).embed_positions.weights[c.pad_id + 1 :][: c.max_len] = positions
+    m2m100.load_state_dict(state)
     for settings in (m2m100.config, m2m100.generation_config):
         settings.use_cache = True
     return m2m100.eval()
 
 
-def make_decoder(name: str, model: Transformer, folder: Path) -> Callable[..., IdLists]:
-    """A decoder by its name."""
-    match name.split(", "):
-        case ["minitrans", "float32"]:
-            return MinitransDecoder(model, "compiled")
-        case ["minitrans", "bfloat16"]:
-            return MinitransDecoder(deepcopy(model), "compiled", torch.bfloat16)
-        case ["minitrans", mode]:
-            return MinitransDecoder(model, mode)
-        case ["Hugging Face", _]:
-            return HuggingFaceDecoder(model)
-        case [_, compute_type]:
-            return CTranslate2Decoder(model, folder / "ctranslate2", compute_type)
-    raise ValueError(name)
-
-
 OURS, HF, CT2 = "minitrans, float32", "Hugging Face, float32", "CTranslate2, float32"
 OURS_BF16, OURS_NO_CACHE = "minitrans, bfloat16", "minitrans, no cache"
-CONTENDER_NAMES = (OURS, OURS_BF16, "minitrans, plain", OURS_NO_CACHE, HF, CT2, "CTranslate2, int8")
+# By their names, what makes each a decoder of a model, with files in a folder.
+CONTENDERS: dict[str, Callable[[Transformer, Path], Callable[..., IdLists]]] = {
+    OURS: lambda model, _: MinitransDecoder(model, "compiled"),
+    OURS_BF16: lambda model, _: MinitransDecoder(deepcopy(model), "compiled", torch.bfloat16),
+    "minitrans, plain": lambda model, _: MinitransDecoder(model, "plain"),
+    OURS_NO_CACHE: lambda model, _: MinitransDecoder(model, "no cache"),
+    HF: lambda model, _: HuggingFaceDecoder(model),
+    CT2: lambda model, folder: CTranslate2Decoder(model, folder / "ctranslate2", "float32"),
+    "CTranslate2, int8": lambda model, folder: CTranslate2Decoder(model, folder / "ctranslate2", "int8"),
+}
 PEERS = (("hf", HF), ("ct2", CT2))
 BEAM_CONTENDERS = (OURS, HF, CT2)
 LENGTH_CONTENDERS = (OURS, "minitrans, plain", OURS_NO_CACHE, HF, CT2)
@@ -309,7 +271,7 @@ def _peak_memory(name: str, config: TransformerConfig, sources: IdLists, folder:
     torch.set_num_threads(threads)
     model = Transformer(config).eval()
     model.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
-    make_decoder(name, model, folder)(sources)
+    CONTENDERS[name](model, folder)(sources)
     return own_peak_memory()
 
 
@@ -325,7 +287,7 @@ def compare_contenders(settings: Settings, folder: Path, result: dict[str, Any],
         sources = [[*ids[: model.config.max_len - 1], model.config.eos_id] for ids in encoded if ids]
     sources = sources[: settings.sentences]
     missing = {one["name"] for one in result["left_out"]}
-    decoders = {name: make_decoder(name, model, folder) for name in CONTENDER_NAMES if name not in missing}
+    decoders = {name: make(model, folder) for name, make in CONTENDERS.items() if name not in missing}
     result["sentences"], result["parameters"] = len(sources), sum(p.numel() for p in model.parameters())
     result["rounds"], result["lengths"] = {}, []
 
@@ -380,7 +342,7 @@ def compare_at_length(length: int, config: TransformerConfig, folder: Path, budg
     ids[:, -1] = config.eos_id
     here = folder / f"length-{length}"
     here.mkdir()
-    decoders = {name: make_decoder(name, model, here) for name in LENGTH_CONTENDERS}
+    decoders = {name: CONTENDERS[name](model, here) for name in LENGTH_CONTENDERS}
     turns = budget.repeat(f"length {length}", 0.1, *MIN_MAX_TURNS)
     rounds, timings = list(enumerate(time_decoders(decoders, [ids.tolist()], turns), 1))[-1]
     return {
@@ -448,7 +410,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, and return the exit code."""
     parser = Parser("bench_decode.py", (__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    bench_train.add_settings(parser, Settings, HELP_BY_OPTION)
+    bench_train.add_settings(parser, Settings)
     try:
         values = vars(parser.parse(sys.argv[1:] if argv is None else argv))
         if isa := values.pop("isa"):

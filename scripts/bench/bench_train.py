@@ -49,7 +49,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -96,42 +96,26 @@ BF16_CPU_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure; the names are those of the options."""
+    """What to measure; the names are those of the options, the texts those of --help."""
 
-    data: str | None = None
-    source: str | None = None
-    target: str | None = None
-    pairs: int = 29_000
-    mean_length: float = 15.5
-    batch_tokens: int = 4096
-    vocab_size: int = 8000
-    n_layers: int = 4
-    d_model: int = 128
-    d_ff: int = 256
-    n_heads: int = 4
-    dropout: float = 0.3
-    attention_dropout: float = 0.1
-    minutes: float = 5.0
-    threads: int = torch.get_num_threads()
+    data: Annotated[str | None, "folder of a parallel corpus; without one, sentences are made up"] = None
+    source: Annotated[str | None, "language translated from, with --data"] = None
+    target: Annotated[str | None, "language translated to, with --data"] = None
+    pairs: Annotated[int, "sentence pairs to make up"] = 29_000
+    mean_length: Annotated[float, "mean length of the targets made up, in pieces"] = 15.5
+    batch_tokens: Annotated[int, "rows x longest sentence of a batch, at most"] = 4096
+    vocab_size: Annotated[int, "pieces for both languages together"] = 8000
+    n_layers: Annotated[int, "layers in the encoder, and again in the decoder"] = 4
+    d_model: Annotated[int, "size of the vectors between layers"] = 128
+    d_ff: Annotated[int, "hidden size of the feed-forward networks"] = 256
+    n_heads: Annotated[int, "attention heads"] = 4
+    dropout: Annotated[float, "of embeddings, sub-layer outputs and hidden layers"] = 0.3
+    attention_dropout: Annotated[float, "of attention weights"] = 0.1
+    minutes: Annotated[
+        float, "how long it may take, with --sweep each size; rounds and steps are as many as that allows"
+    ] = 5.0
+    threads: Annotated[int, "CPU threads"] = torch.get_num_threads()
 
-
-HELP_BY_OPTION = {
-    "data": "folder of a parallel corpus; without one, sentences are made up",
-    "source": "language translated from, with --data",
-    "target": "language translated to, with --data",
-    "pairs": "sentence pairs to make up",
-    "mean_length": "mean length of the targets made up, in pieces",
-    "batch_tokens": "rows x longest sentence of a batch, at most",
-    "vocab_size": "pieces for both languages together",
-    "n_layers": "layers in the encoder, and again in the decoder",
-    "d_model": "size of the vectors between layers",
-    "d_ff": "hidden size of the feed-forward networks",
-    "n_heads": "attention heads",
-    "dropout": "of embeddings, sub-layer outputs and hidden layers",
-    "attention_dropout": "of attention weights",
-    "minutes": "how long it may take, with --sweep each size; rounds and steps are as many as that allows",
-    "threads": "CPU threads",
-}
 
 # One setting at a time, the others as given; d_ff is kept at twice d_model.
 SWEEP_VALUES: dict[str, Sequence[int]] = {
@@ -799,13 +783,14 @@ def print_sweep(result: dict[str, Any]) -> None:
     print(make_table(["", *(f"{who} {what}" for who in ("ours:", "M2M100:") for what in each), "M2M100 / ours"], rows))
 
 
-def add_settings(parser: Parser, settings: type, texts: dict[str, str]) -> None:
+def add_settings(parser: Parser, settings: type) -> None:
     """Add a flag for each field of a dataclass of settings, and one that holds all contenders to an instruction set."""
     parser.add_argument("--isa", choices=INSTRUCTION_SETS, help="the highest instruction set, of all contenders")
+    hints = get_type_hints(settings, include_extras=True)
     for field in fields(settings):
         kind = {int: positive_int, float: bounded_number(float, 0)}.get(type(field.default), str)
         flag = f"--{field.name.replace('_', '-')}"
-        parser.add_argument(flag, type=kind, default=field.default, help=texts[field.name])
+        parser.add_argument(flag, type=kind, default=field.default, help=hints[field.name].__metadata__[0])
 
 
 def quieten_libraries() -> None:
@@ -819,7 +804,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser("bench_train.py", (__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--sweep", action="store_true", help="vary batch tokens, vocabulary, d_model and length")
-    add_settings(parser, Settings, HELP_BY_OPTION)
+    add_settings(parser, Settings)
     try:
         values = vars(parser.parse(sys.argv[1:] if argv is None else argv))
         if isa := values.pop("isa"):

@@ -60,15 +60,15 @@ def quick_comparison(monkeypatch: pytest.MonkeyPatch, model: Transformer, source
 def test_all_decode_the_same(name: str, model: Transformer, sources: IdLists, tmp_path: Path) -> None:
     want = [greedy_decode(CachedStepper(model), torch.tensor([source]))[0].ids for source in sources]
     assert len({len(ids) for ids in want}) > 5
-    decode = bench_decode.make_decoder(name, model, tmp_path)
+    decode = bench_decode.CONTENDERS[name](model, tmp_path)
     assert decode(sources) == want
     assert [decode([source])[0] for source in sources] == want
 
 
 @pytest.mark.parametrize("name", PEERS)
 def test_peers_search_with_beams(name: str, model: Transformer, sources: IdLists, tmp_path: Path) -> None:
-    own, other = (bench_decode.make_decoder(who, model, tmp_path)(sources, 5) for who in (OURS, name))
-    assert other != bench_decode.make_decoder(name, model, tmp_path)(sources)
+    own, other = (bench_decode.CONTENDERS[who](model, tmp_path)(sources, 5) for who in (OURS, name))
+    assert other != bench_decode.CONTENDERS[name](model, tmp_path)(sources)
     assert sum(a == b for a, b in zip(own, other, strict=True)) > len(sources) / 2  # they end a search differently
 
 
@@ -101,7 +101,7 @@ def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert min(result[ratio] for ratio in ratios) > 0
     assert result["sentences"] == 12
     rows = {row["name"]: row for row in result["contenders"]}
-    assert tuple(rows) == bench_decode.CONTENDER_NAMES
+    assert [*rows] == [*bench_decode.CONTENDERS]
     assert {row["different"] for name, row in rows.items() if "8" not in name and "16" not in name} == {0}
     own, hf = (rows[name]["sentences_per_second"] for name in (OURS, HF))
     assert result["ratio_to_hf_batched"] == pytest.approx(own / hf)
