@@ -21,6 +21,13 @@ from keyboards import (
 from minitrans.translate.translator import Translation, Translator
 
 EVERYDAY = {"Don't go, Tom.": "汤姆，别走。", "Whose is it?": "是谁的？", "I see.": "我明白。", "Unknown words": "生词"}
+OUTPUTS = [
+    "B就在1931年。",
+    "31年，B。",
+    "1931年，1931年，B。",
+    "1931年，b。",
+    "1930年，B。",
+]  # of lines with values or names
 
 
 @pytest.mark.parametrize(
@@ -125,19 +132,24 @@ def fake_translations(sources: Sequence[str]) -> list[Translation]:
 
 def test_rows_and_totals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "phrasebook").mkdir()
+    copied = {f"line {i}": "1931年，B。" for i in range(len(OUTPUTS))}
     for name, pairs in (
         ("everyday", EVERYDAY),
         ("everyday_dev", {"I see.": "我懂。"}),
         ("phrasebook/formulas", EVERYDAY),
+        ("values", copied),
+        ("names", copied),
     ):
         (tmp_path / f"{name}.en").write_text("\n".join(pairs), encoding="utf-8")
         (tmp_path / f"{name}.zh").write_text("\n".join(pairs.values()), encoding="utf-8")
+    (tmp_path / "values.zh.2").write_text("B，31年。\n" * len(OUTPUTS), encoding="utf-8")
     rows = "# words\nhello\t您好\nrare\t少\nHello!\t你好！\t嗨！\n{animal}\t{animal}\nGo.\t走。\ngo on\t继续\n"
     (tmp_path / "phrasebook" / "words.tsv").write_text(rows, encoding="utf-8")
     (tmp_path / "train.en").write_text("Go, go!\nI say hello.\nGo on, hello!", encoding="utf-8")
     monkeypatch.setattr(keyboards, "CORPUS_DIR", tmp_path)
     monkeypatch.setattr(keyboards, "N_SINGLE_WORDS", 2)
-    monkeypatch.setattr(Translator, "load", lambda *_, **__: SimpleNamespace(translations=fake_translations))
+    translator = SimpleNamespace(translations=fake_translations, translate=lambda _: OUTPUTS)
+    monkeypatch.setattr(Translator, "load", lambda *_, **__: translator)
     assert list(keyboards.read_single_words().items()) == [("Go.", ["走。"]), ("hello", ["您好", "你好！", "嗨！"])]
 
     assert keyboards.main(["run", "--examples", "1"]) == 0
@@ -163,8 +175,13 @@ def test_rows_and_totals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert examples[0] == "    DON'T GO, TOM.\t大写"
     assert sum("??" in line for line in examples) == 1
 
-    noises = {line[:22].strip(): line[22:].split() for line in table[middle + 2 :]}
+    end = table.index("", middle + 1)
+    noises = {line[:22].strip(): line[22:].split() for line in table[middle + 2 : end]}
     assert [*noises] == ["clean", *WORD_NOISES]
     assert noises["clean"] == ["75.0%", "of", "4", "100.0%", "of", "2"]
     assert noises["capitals"] == ["0.0%", "of", "4", "0.0%", "of", "2"]
     assert noises["lower case"] == ["100.0%", "of", "4", "100.0%", "of", "1"]
+
+    wrong_ones = [f"{line}\t{output}" for line, output in zip(copied, OUTPUTS, strict=True)][1:]
+    values, names = [*wrong_ones[1:], "values: 2 of 5 copied"], [*wrong_ones, "names: 1 of 5 copied"]
+    assert table[end + 1 :] == [*values, *names]
