@@ -10,7 +10,6 @@ from draw_pictures import PICTURE_DIR, SHOWN_STEP, draw_cached_step, draw_cross_
 
 from minitrans import Translator
 from minitrans.explain.tracing import TracedTranslation, trace_translations
-from minitrans.model import masks as of_model
 
 ROOT = Path(__file__).parents[2]
 PICTURE_NAMES = ("cached-step", "cross-attention", "masks", "who-computes")
@@ -34,12 +33,6 @@ def test_those_that_need_no_run_are_up_to_date() -> None:
 def test_masks_hide_padding_and_the_future() -> None:
     # twice ten future tokens; the padding of pair 2 from four source and five target tokens; that of pair 1 in the loss
     assert len(rects_of_class(draw_masks(), "masked")) == 2 * 10 + 4 + 5 + 1
-
-
-def test_control_another_mask_gives_another_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = draw_masks()
-    monkeypatch.setattr("draw_pictures.padding_mask", lambda ids, pad_id: of_model.padding_mask(ids, pad_id + 1))
-    assert draw_masks() != before
 
 
 def test_cross_attention_has_a_cell_for_each_pair_of_pieces(traced: TracedTranslation) -> None:

@@ -30,14 +30,6 @@ def test_there_are_configs() -> None:
     assert {"en-zh", "multi30k-en-de", "tatoeba-en-zh"} <= {path.stem for path in CONFIGS}
 
 
-def test_flags_override_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "c.yaml"
-    path.write_text("model:\n  d_model: 64\n  n_layers: 5\ndata: {path: p, source: en, target: zh}\n")
-    config = parse_config(["--config", str(path), "--model.d_model", "32", "--trainer.max_steps", "7"])
-    sizes = config.transformer_config(vocab_size=300, pad_id=0, bos_id=1, eos_id=2)
-    assert (sizes.d_model, sizes.n_layers, config.trainer["max_steps"]) == (32, 5, 7)
-
-
 def test_the_merged_settings_can_be_used_again(tmp_path: Path) -> None:
     config = parse_config([*MINIMAL_FLAGS, "--model.dropout", "0.25", "--compiled", "off"])
     path = tmp_path / "config.yaml"
