@@ -59,12 +59,6 @@ def test_texts_leave_nothing_out(folder: Path, tokenizer: Tokenizer) -> None:
         assert data.texts(split) == tuple(map(list, zip(*pairs, strict=True)))
 
 
-def test_words_are_those_of_the_pairs_that_are_trained_on(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    train = [("a", "b"), ("B c\x0b", "target"), ("c", "x"), ("", "a"), ("long " * 30, "b")]
-    write_pairs(tmp_path, "lines", {"train": train, "valid": [("valid", "a")], "test": [("test", "a")]})
-    assert data_module(tmp_path, tokenizer).source_words() == ["c", "a", "b"]  # frequent ones first
-
-
 def test_limits_of_length_hold_in_training_alone(
     folder: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
