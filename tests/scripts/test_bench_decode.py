@@ -10,7 +10,7 @@ import bench_decode
 import bench_train
 import pytest
 import torch
-from bench_decode import CT2, HF, OURS, IdLists, Timing
+from bench_decode import CT2, HF, OURS, IdLists
 from bench_helpers import interrupted_output, needs_ctranslate2, needs_peers, needs_transformers, refusal_line
 from time_budget import TimeBudget
 
@@ -125,12 +125,6 @@ def test_a_peer_that_decodes_something_else_is_told(
     monkeypatch.setattr(bench_decode.HuggingFaceDecoder, "__call__", cut_off)
     assert bench_decode.main(["--json", *FLAGS]) == 1
     assert f"{HF} decodes something else" in capsys.readouterr().err
-
-
-def test_ratios_are_of_speeds() -> None:
-    own, other = Timing([1.0, 1.0], [[4], [5]]), Timing([2.0, 4.0], [[4], [6]])
-    assert own.speedup_over(other) == 3
-    assert own.n_different_outputs(other) == 1
 
 
 def test_a_round_is_every_contender_once(sources: IdLists) -> None:

@@ -8,7 +8,7 @@ import yaml
 
 pytest.importorskip("transformers")
 import survey
-from survey import NOTES_FILE, PAGE_FILE, Entry, Finding, Note, join_names, main, printed_by, read_entries_and_notes
+from survey import NOTES_FILE, PAGE_FILE, Entry, Finding, join_names, main, printed_by, read_entries_and_notes
 
 from minitrans.cachecheck.measure import Caught, Measurement, Result
 
@@ -98,12 +98,6 @@ def test_of_many_checks_that_fail_the_worst_are_named_nan_first() -> None:
     *_, line = survey.failure_table([row], [])
     assert line == "| opt | `nan` NaN, `c6` 0.6, `c5` 0.5, `c4` 0.4, `c3` 0.3, 2 more | **?** |"
     assert len([*survey.entry_failures(row)]) == 7
-
-
-def test_a_note_is_about_some_or_all() -> None:
-    assert Note(["a", "b"], ["x"], "ours", "").explains("b", "x")
-    assert not Note(["a", "b"], ["x"], "ours", "").explains("b", "y")
-    assert Note(["all"], ["all"], "ours", "").explains("c", "z")
 
 
 def test_a_dtype_that_is_not_float64_is_named() -> None:
