@@ -31,8 +31,8 @@ def cache_check(request: pytest.FixtureRequest, cached_model: CachedModel[Any]) 
             (result,) = run_checks(cases_of_last_model(cached_model), [request.param])
         except NotOfferedError as error:
             pytest.fail(f"no full pass: {error}", pytrace=False)
-        if result.failed or (result.id == "steps" and not result.offered):
-            pytest.fail(failure_line(result), pytrace=False)
+        if line := failure_line(result):
+            pytest.fail(line, pytrace=False)
         if not result.offered:
             pytest.skip(result.detail)
 

@@ -121,7 +121,10 @@ def test_with_pytest_each_check_is_a_test(tmp_path: Path) -> None:
     assert re.search(
         r"^FAILED test_cache.py::test_cache\[steps\] - Failed: steps: .* position 1 of row 0", done.stdout, re.M
     )
-    for test in (r"test_no_steps.py::test_cache\[steps\]", r"test_no_pass.py::test_cache\[reach\]"):
-        assert re.search(f"^FAILED {test}", done.stdout, re.M)
+    for failure in (
+        r"test_no_steps.py::test_cache\[steps\] - Failed: steps: TypeError: ",
+        r"test_no_pass.py::test_cache\[reach\] - Failed: no full pass: TypeError: ",
+    ):
+        assert re.search(f"^FAILED {failure}", done.stdout, re.M)
     assert re.search(r"^SKIPPED .*there is no way to drop a cache's last tokens", done.stdout, re.M)
     assert "test_cache[causal.values]" not in done.stdout  # which does not look at steps, and passes
