@@ -1,5 +1,7 @@
 """Our own model for the checks of anyone's model: it gives them every number that its decoder computes."""
 
+from typing import Any
+
 from torch import Tensor
 
 from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
@@ -26,18 +28,17 @@ class TransformerAdapter(CachedModel[DecoderCache]):
         """The memory, and the mask that the decoder needs with it."""
         return self.model.encode(src_ids)
 
-    def full_pass(self, memory: tuple[Tensor, Tensor], tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
+    def full_pass(self, memory: tuple[Tensor, Tensor], tokens: Tensor, mask: Tensor | None = None) -> list[Any]:
         """All numbers of the full masked pass."""
-        return flatten_outputs(self.model, *self.model.run_decoder(tokens, *memory, need_weights=True))
+        return self._numbers(*self.model.run_decoder(tokens, *memory, need_weights=True))
 
     def new_cache(self, memory: tuple[Tensor, Tensor], rows: int, capacity: int) -> DecoderCache:
         """An empty cache."""
         return self.model.init_cache(*memory, capacity)
 
-    def feed(self, tokens: Tensor, cache: DecoderCache, mask: Tensor | None = None) -> list[Tensor]:
+    def feed(self, tokens: Tensor, cache: DecoderCache, mask: Tensor | None = None) -> list[Any]:
         """All numbers of the next tokens."""
-        outputs = self.model.run_decoder(tokens, None, cache.src_mask, cache, need_weights=True)
-        return flatten_outputs(self.model, *outputs)
+        return self._numbers(*self.model.run_decoder(tokens, None, cache.src_mask, cache, need_weights=True))
 
     def select_rows(self, cache: DecoderCache, rows: Tensor) -> DecoderCache:
         """The same cache."""
@@ -49,15 +50,9 @@ class TransformerAdapter(CachedModel[DecoderCache]):
         cache.length -= n
         return cache
 
-
-def flatten_outputs(model: Transformer, hidden: Tensor, traces: list[LayerTrace]) -> list[Tensor]:
-    """Logits (B, n, V), then (B, n, D), (B, H, n, Tk) and (B, H, n, S) for each layer."""
-    tensors = [model.output(hidden)]
-    for trace in traces:
-        if trace.self_weights is None or trace.cross_weights is None:
-            raise ValueError("the layer returned no weights though asked for them")
-        tensors += [trace.output, trace.self_weights, trace.cross_weights]
-    return tensors
+    def _numbers(self, hidden: Tensor, traces: list[LayerTrace]) -> list[Any]:
+        """Logits (B, n, V), then (B, n, D), (B, H, n, Tk) and (B, H, n, S) for each layer."""
+        return [self.model.output(hidden), *(numbers for trace in traces for numbers in trace)]
 
 
 def model_and_tokens(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> ModelAndTokens[DecoderCache]:
