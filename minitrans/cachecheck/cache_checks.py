@@ -218,7 +218,7 @@ def future_gradient(case: ModelAndTokens[Any]) -> Deviation:
     memory = case.memory()
     hook = case.model.embedding().register_forward_hook(keep)
     try:
-        logits = call_model(case.model.full_pass, memory, case.tokens)[0]
+        logits = call_model(torch.enable_grad()(case.model.full_pass), memory, case.tokens)[0]
     finally:
         hook.remove()
     if len(embedded) != 1 or embedded[0].shape[:2] != case.tokens.shape:

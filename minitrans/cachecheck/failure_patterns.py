@@ -1,6 +1,7 @@
 """What a failure looks like: known faults, each told by what it does to the numbers, without a look inside."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,22 +39,17 @@ def explain_failures(case: ModelAndTokens[Any], failed: Mapping[str, float]) -> 
     """
     names: dict[str, str] = {}
     for pattern in PATTERNS:
-        tried: dict[str, bool] = {}
+        fits: dict[str, bool] = {}
         for id_ in pattern.checks:
             if failed.get(id_, torch.nan) <= pattern.max_deviation and id_ not in names:
                 way = VARIANT_OF.get(id_, "")
-                if way not in tried:
-                    tried[way] = _fits(pattern, case.with_variant(way) if way in case.model.variants else case)
-                if tried[way]:
+                if way not in fits:
+                    fits[way] = False
+                    with suppress(NotOfferedError, RuntimeError, IndexError):
+                        fits[way] = pattern.fits(case.with_variant(way) if way in case.model.variants else case)
+                if fits[way]:
                     names[id_] = f"this looks like: {pattern.name}"
     return names
-
-
-def _fits(pattern: Pattern, case: ModelAndTokens[Any]) -> bool:
-    try:
-        return pattern.fits(case)
-    except (NotOfferedError, RuntimeError, IndexError):
-        return False
 
 
 def _allclose(a: Tensor, b: Tensor) -> bool:

@@ -136,7 +136,7 @@ class HFModel(CachedModel[DecodingState]):
     variant_names: tuple[str, ...] = ("weights", "static", "rollback")
 
     def __init__(self, model: Any, way: str = "") -> None:
-        """Take a model: it gives attention weights, has static caches, or such as can be rolled back, if asked to."""
+        """Take a model, run in a way that is one of `variant_names`; "mask alone" has it find positions by itself."""
         if way == "weights":  # a copy that computes attention in the open
             model = copy.deepcopy(model)
             model.set_attn_implementation("eager")
@@ -155,6 +155,9 @@ class HFModel(CachedModel[DecodingState]):
         self.max_len = next(_integers(config, MAX_LEN_KEYS, 1), None)
         self.spans = sorted({*_integers(config, WINDOW_KEYS, 1)})
         self.variants = {each: partial(type(self), self.model, each) for each in self.variant_names}
+        self._takes = set(inspect.signature(model.forward).parameters)
+        names = "past_key_values", "cache_params", "state"
+        self.cache_name = next((name for name in names if name in self._takes), "")
 
     def to(self, dtype: torch.dtype) -> "HFModel":
         """The same around a copy in another dtype."""
@@ -162,8 +165,6 @@ class HFModel(CachedModel[DecodingState]):
 
     def generate(self, memory: Any, prompts: Tensor, n: int, way: str, mask: Tensor | None = None) -> Tensor:
         """By their `generate`, without the model's own settings for it."""
-        if not hasattr(self.model, "generate"):
-            return super().generate(memory, prompts, n, way, mask)
         special = sorted({*range(self._config.vocab_size)}.difference(self.ordinary))
         real = torch.ones_like(prompts) if mask is None else mask.long()
         inputs: dict[str, Any] = {"inputs": prompts, "attention_mask": real}
@@ -280,13 +281,6 @@ class DecoderOnly(HFModel):
     takes_mask = True
     auto_class = AutoModelForCausalLM
     variant_names = (*HFModel.variant_names, "mask alone")
-
-    def __init__(self, model: Any, way: str = "") -> None:
-        """Take the model; with the mask alone, it finds positions by itself."""
-        super().__init__(model, way)
-        self._takes = set(inspect.signature(model.forward).parameters)
-        names = "past_key_values", "cache_params", "state"
-        self.cache_name = next((name for name in names if name in self._takes), "")
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
         """Without a cache."""

@@ -217,28 +217,23 @@ class ModelAndTokens(Generic[CacheT]):
         """That of the sources."""
         return call_model(self.model.encode, self.src_ids, self.src_mask) if self.model.has_source else None
 
-    @torch.no_grad()
     def full_pass(self, mask: Tensor | None = None) -> list[Tensor]:
         """What the full masked pass gives for the tokens; logits in units."""
         return self._logits_in_units(call_model(self.model.full_pass, self.memory(), self.tokens, mask))
 
-    @torch.no_grad()
     def new_cache(self, capacity: int | None = None) -> CacheT:
         """An empty cache for the sources; without a capacity, for all of the tokens."""
         rows, length = self.tokens.shape
         return call_model(self.model.new_cache, self.memory(), rows, length if capacity is None else capacity)
 
-    @torch.no_grad()
     def feed(self, tokens: Tensor, cache: CacheT, mask: Tensor | None = None) -> list[Tensor]:
         """What the next tokens (B, n) give; logits in units."""
         return self._logits_in_units(call_model(self.model.feed, tokens, cache, mask))
 
-    @torch.no_grad()
     def select_rows(self, cache: CacheT, rows: Tensor) -> CacheT:
         """The cache with the given rows."""
         return call_model(self.model.select_rows, cache, rows)
 
-    @torch.no_grad()
     def drop_last(self, cache: CacheT, n: int) -> CacheT:
         """The cache without its last tokens."""
         return call_model(self.model.drop_last, cache, n)
@@ -256,8 +251,9 @@ class ModelAndTokens(Generic[CacheT]):
         return [numbers[0] / self.logit_unit, *numbers[1:]]
 
 
+@torch.no_grad()
 def call_model(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function of a model's returns.
+    """What a function of a model's returns, without gradients.
 
     Raises:
         NotOfferedError: It raises anything at all.

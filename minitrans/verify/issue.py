@@ -111,8 +111,7 @@ def candidate_programs(
 
     case = case.with_rows(slice(1))
     if {"steps", "chunks", "lengths"} & set(failed) and (difference := shortest_failing_input(case, limit)):
-        cache = getattr(model, "cache_name", "past_key_values")
-        yield whole(difference[0], CHUNKED_PASS_TEMPLATE, chunks=difference[1], cache=cache)
+        yield whole(difference[0], CHUNKED_PASS_TEMPLATE, chunks=difference[1], cache=model.cache_name)
     if "rollback" in failed and not source:
         yield whole(tokens_of_length(case, 3 * MAX_DRAFT), DRAFT_ROLLBACK_TEMPLATE, before=MAX_DRAFT, draft=3)
     given = ", position_ids=(mask.cumsum(1) - 1).clamp(min=0)"
