@@ -6,11 +6,11 @@ from itertools import islice
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from minitrans.cachecheck.measure import check_registrar, deviation, worst
 from minitrans.data.batching import IdRows
 from minitrans.data.loader import EpochLoader
+from minitrans.model.decoding import token_log_probs
 from minitrans.model.loss import CHUNK_ROWS, batch_loss, label_smoothed_cross_entropy, linear_cross_entropy
 from minitrans.verify.subject import ModelAndPairs
 
@@ -30,12 +30,9 @@ def teacher_forcing_matches_steps(subject: ModelAndPairs) -> float:
     if not torch.equal(shifted, subject.tgt_in[:, 1:]):
         return float("inf")
     loss = batch_loss(model, subject.src_ids, subject.tgt_in, subject.tgt_out, smoothing=0.0)
-    cache = model.init_cache(*model.encode(subject.src_ids))
-    steps = 0.0
-    for t in range(subject.tgt_in.size(1)):
-        log_p = F.log_softmax(model.step(subject.tgt_in[:, t : t + 1], cache)[:, 0], dim=-1)
-        steps -= sum(float(log_p[b, y]) for b, y in enumerate(subject.tgt_out[:, t].tolist()) if y != pad_id)
-    return abs(steps - float(loss)) / int((subject.tgt_out != pad_id).sum())
+    cache, real = model.init_cache(*model.encode(subject.src_ids)), subject.tgt_out != pad_id
+    steps = torch.cat([model.step(token, cache) for token in subject.tgt_in.split(1, 1)], 1)
+    return abs(float(token_log_probs(steps, subject.tgt_out)[real].sum() + loss)) / int(real.sum())
 
 
 @claim(
