@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,11 +18,11 @@ from minitrans.model.attention import scaled_dot_product_attention
 from minitrans.model.decoding import CachedStepper, Hypothesis, Stepper, beam_search
 from minitrans.model.transformer import Transformer
 from minitrans.pages.pictures import heat_map
-from minitrans.verify import checks, wrong_formulas
+from minitrans.verify import checks
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.checks.decoding import overfit_running_example
 from minitrans.verify.checks.heads import attention_modules
-from minitrans.verify.sabotage import SABOTAGES
+from minitrans.verify.sabotage import SABOTAGES, Sabotage
 from minitrans.verify.subject import ModelAndPairs, fresh_model, model_and_random_pairs
 
 CHECK_BY_ID = {check.id: check for check in CHECKS}
@@ -227,19 +226,19 @@ def test_weights_of_a_query_that_sees_no_key_are_looked_at(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("id_", "control", "right"),
+    ("id_", "function", "wrong", "right"),
     [
-        ("C3", "naive_softmax", lambda scores: torch.softmax(scores, -1)),
-        ("C6", "scaled_after_softmax", lambda q, k: torch.softmax(q @ k.mT, -1)),
-        ("C7", "scaled_by_d_model", lambda q, k: q @ k.mT / math.sqrt(q.size(-1))),
-        ("C12", "unsplit_scores", lambda q, k: q @ k.mT / math.sqrt(q.size(-1))),
-        ("C18", "masked_after_softmax", lambda scores, mask: torch.softmax(scores.masked_fill(~mask, -math.inf), -1)),
-        ("C8", "ListOfLinears", lambda d_model: torch.nn.Linear(d_model, d_model)),
+        ("C3", "soft_lookup:softmax_is_stable", "scores.exp()", "masked_softmax(scores)"),
+        ("C6", "scaling:scaled_before_softmax", " / math.sqrt(4)", ""),
+        ("C7", "heads:scaled_by_the_heads_size", "math.sqrt(3 * 4)", "math.sqrt(4)"),
+        ("C12", "heads:heads_are_split_first", "scores.sum(1, keepdim=True)", "scores"),
+        ("C18", "masks:masked_before_softmax", " * mask", ""),
+        ("C8", "model:parameters_are_registered", "ListOfLinears()", "nn.Linear(4, 4)"),
     ],
 )
 def test_a_control_that_does_as_well_as_the_right_thing_shows_nothing(
-    id_: str, control: str, right: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+    id_: str, function: str, wrong: str, right: str
 ) -> None:
     assert CHECK_BY_ID[id_].measure(subject_with()) < math.inf
-    monkeypatch.setattr(wrong_formulas, control, right)
-    assert CHECK_BY_ID[id_].measure(subject_with()) == math.inf
+    with Sabotage("x", "A fault.", {f"verify.checks.{function}": [(wrong, right)]}, []).apply_fault():
+        assert CHECK_BY_ID[id_].measure(subject_with()) == math.inf

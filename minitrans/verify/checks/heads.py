@@ -18,7 +18,6 @@ from minitrans.model.attention import (
 )
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.model.transformer import Transformer
-from minitrans.verify import wrong_formulas
 from minitrans.verify.oracles import numpy_weights, torch_multi_head
 from minitrans.verify.subject import ModelAndPairs
 
@@ -114,7 +113,8 @@ def heads_are_split_first(subject: ModelAndPairs) -> float:
     """Heads are split before the product: unsplit, Q K^T is the sum over the heads and cannot be split."""
     q, k = project_worked_example(subject)
     scores = attention_scores(q, k)
-    if deviation(wrong_formulas.unsplit_scores(q, k), scores) < MIN_FAULT:
+    unsplit = scores.sum(1, keepdim=True).expand_as(scores)
+    if deviation(unsplit, scores) < MIN_FAULT:
         return math.inf
     return deviation(scores[0].sum(0) * math.sqrt(2), torch.tensor(UNSPLIT_SCORES, dtype=torch.float64))
 
@@ -142,7 +142,8 @@ def scaled_by_the_heads_size(subject: ModelAndPairs) -> float:
     for h, i in np.ndindex(3, 5):
         keys = k[0, h].double().numpy()
         want[0, h, i] = torch.from_numpy(reference.attend(q[0, h, i].double().numpy(), keys, values=keys)[1])
-    if deviation(wrong_formulas.scaled_by_d_model(q, k).softmax(-1), want) < MIN_FAULT:
+    scaled_by_d_model = torch.softmax(q @ k.mT / math.sqrt(3 * 4), -1)
+    if deviation(scaled_by_d_model, want) < MIN_FAULT:
         return math.inf
     return deviation(attention_weights(q, k), want)
 

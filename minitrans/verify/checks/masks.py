@@ -13,7 +13,6 @@ from minitrans.model.attention import attention_weights, scaled_dot_product_atte
 from minitrans.model.masks import causal_mask
 from minitrans.pages.pictures import heat_map
 from minitrans.translate.translator import run_with_weights
-from minitrans.verify import wrong_formulas
 from minitrans.verify.checks.heads import attention_modules
 from minitrans.verify.subject import ModelAndPairs
 
@@ -57,7 +56,7 @@ def padding_changes_nothing(subject: ModelAndPairs) -> float:
 def masked_before_softmax(subject: ModelAndPairs) -> float:
     """The mask comes before the softmax: the weights of the keys that may be seen sum to 1."""
     mask = torch.arange(6)[None] < 3
-    late = wrong_formulas.masked_after_softmax(torch.zeros(1, 6, dtype=subject.dtype), mask)
+    late = torch.softmax(torch.zeros(1, 6, dtype=subject.dtype), -1) * mask
     if deviation(late.sum(-1), torch.ones(1, dtype=subject.dtype)) < MIN_FAULT:
         return math.inf
     *_, kinds = run_with_weights(subject.model, subject.src_ids, subject.tgt_in)

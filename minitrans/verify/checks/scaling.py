@@ -6,7 +6,6 @@ import torch
 
 from minitrans.cachecheck.measure import MIN_FAULT, check_registrar, deviation, worst
 from minitrans.model.attention import attention_scores, attention_weights, masked_softmax
-from minitrans.verify import wrong_formulas
 from minitrans.verify.subject import ModelAndPairs
 
 claim, CHECKS = check_registrar("Scaled")
@@ -55,6 +54,7 @@ def scaled_before_softmax(subject: ModelAndPairs) -> float:
     """The scaling belongs inside the softmax: the weights of every query sum to 1."""
     q, k = subject.noise(2, 3, 5, 4, seed=7), subject.noise(2, 3, 7, 4, seed=8)
     ones = torch.ones(2, 3, 5, dtype=subject.dtype)
-    if deviation(wrong_formulas.scaled_after_softmax(q, k).sum(-1), ones) < MIN_FAULT:
+    scaled_after = torch.softmax(q @ k.mT, -1) / math.sqrt(4)
+    if deviation(scaled_after.sum(-1), ones) < MIN_FAULT:
         return math.inf
     return deviation(attention_weights(q, k).sum(-1), ones)

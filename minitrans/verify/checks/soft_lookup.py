@@ -8,7 +8,6 @@ from torch import Tensor
 
 from minitrans.cachecheck.measure import check_registrar, deviation, worst
 from minitrans.model.attention import masked_softmax, scaled_dot_product_attention
-from minitrans.verify import wrong_formulas
 from minitrans.verify.subject import ModelAndPairs
 
 claim, CHECKS = check_registrar("A soft look-up")
@@ -87,7 +86,8 @@ def weights_are_vote_shares(subject: ModelAndPairs) -> float:
 def softmax_is_stable(subject: ModelAndPairs) -> float:
     """The softmax survives scores of 10,000 and -10,000; exp(x) / sum(exp(x)) computed literally does not."""
     scores = torch.tensor([[1e4, 1e4 - 1, -1e4]], dtype=subject.dtype)
-    if not wrong_formulas.naive_softmax(scores).isnan().any():
+    naive = scores.exp() / scores.exp().sum(-1, keepdim=True)
+    if not naive.isnan().any():
         return math.inf
     high = torch.tensor([[1 / (1 + math.exp(-1)), 1 / (1 + math.e), 0.0]], dtype=torch.float64)
     low = torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.float64)  # of the scores with their signs flipped
