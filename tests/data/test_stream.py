@@ -72,9 +72,8 @@ def one_pass(stream: StreamLoader, n_pairs: int) -> list[Batch]:
 
 
 @pytest.fixture(
-    params=[f"one {kind}" for kind in ("lines", "lines gz", "jsonl", "translation parquet")]
-    + [f"{place} {kind}" for place in ("parts", "memory") for kind in ("lines gz", "jsonl", "translation parquet")]
-    + ["hub jsonl", "hub translation parquet"]
+    params=[f"{place} {kind}" for place in ("parts", "memory") for kind in ("lines gz", "jsonl", "translation parquet")]
+    + ["one lines", "one translation parquet", "hub jsonl", "hub translation parquet"]
 )
 def stream_config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataConfig:
     """The same pairs from every kind of source; unless "one" says otherwise, the training split is in three files."""

@@ -87,7 +87,7 @@ def test_fp16_on_a_processor_is_refused(fake_devices: Faker) -> None:
             precision_and_reason("fp16", accelerator)
 
 
-@pytest.mark.parametrize("setting", ["auto", "fp32", "bf16"])
+@pytest.mark.parametrize("setting", ["auto", "fp32"])
 def test_a_run_trains_in_it_and_says_so_once(
     setting: str, corpus: Path, tmp_path: Path, fake_devices: Faker, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,7 +51,6 @@ STREAM_FLAGS = ["--data.streaming", "true", "--data.shuffle_buffer", "300"]
     [
         pytest.param("require", [], 2, 25, marks=needs_compiled),
         pytest.param("require", STREAM_FLAGS, 2, 25, marks=needs_compiled),
-        pytest.param("off", STREAM_FLAGS, 2, 200, marks=pytest.mark.slow),
         pytest.param("off", [], 4, 200, marks=pytest.mark.slow),
         pytest.param("off", STREAM_FLAGS, 4, 200, marks=pytest.mark.slow),
     ],
