@@ -106,9 +106,9 @@ class IdRows:
         return [part.tolist() for part in np.split(rows.ids, np.cumsum(rows.lengths)[:-1])]
 
     def to_padded_tensor(self, pad_id: int, bos_id: int | None = None, eos_id: int | None = None) -> Tensor:
-        """Stack the rows into a tensor (N, longest row), int64, with BOS before and EOS after each if they are given.
+        """Stack the rows, one at least, into a tensor (N, longest row), int64, filled up with `pad_id` on the right.
 
-        It is filled up with `pad_id` on the right.
+        BOS comes before and EOS after each if they are given.
         """
         first = 0 if bos_id is None else 1
         last = first + self.lengths
