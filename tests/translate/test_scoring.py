@@ -1,10 +1,11 @@
 import json
+from dataclasses import replace
 
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from minitrans.translate.scoring import score, score_systems
+from minitrans.translate.scoring import mean_and_std, score, score_systems
 
 REFERENCES = [f"the {i} cats sat on the mat by the door" for i in range(40)]
 GOOD_LINES = [line.replace("mat", "rug") if i % 5 == 0 else line for i, line in enumerate(REFERENCES)]
@@ -104,3 +105,11 @@ def test_tokenized_text_is_split_at_spaces_alone(caplog: pytest.LogCaptureFixtur
     assert whole.bleu < 90
     assert "tok:none" in whole.bleu_signature
     assert not caplog.messages
+
+
+def test_spread_over_systems() -> None:
+    plain = score(GOOD_LINES, REFERENCES, "en")
+    systems = [replace(plain, bleu=bleu, chrf=2 * bleu, exact_match=7.0) for bleu in (30.0, 32.0, 37.0)]
+    summary = mean_and_std(systems)
+    assert summary["mean"] == pytest.approx({"bleu": 33, "chrf": 66, "exact_match": 7})
+    assert summary["std"] == pytest.approx({"bleu": 13**0.5, "chrf": 2 * 13**0.5, "exact_match": 0})
