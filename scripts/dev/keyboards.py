@@ -225,12 +225,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     print()
     for name in ("values", "names"):
         lines = read_sets(name)
-        wrong_lines = [
+        not_copied = [
             f"{line}\t{output}"
             for (line, right), output in zip(lines.items(), translator.translate([*lines]), strict=True)
             if ascii_runs(output) not in map(ascii_runs, right)
         ]
-        print(*wrong_lines, f"{name}: {len(lines) - len(wrong_lines)} of {len(lines)} copied", sep="\n")
+        print(*not_copied, f"{name}: {len(lines) - len(not_copied)} of {len(lines)} copied", sep="\n")
     return 0
 
 
