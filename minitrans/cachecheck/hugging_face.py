@@ -229,14 +229,6 @@ class HFModel(CachedModel[DecodingState]):
         mask = cache.mask if cache.mask is None else cache.mask[:, :-n]
         return DecodingState(cache.cache, cache.memory, mask, cache.n_fed - n)
 
-    def sabotage_positions(self, cache: DecodingState, by: int) -> None:
-        """Have the cache say that it holds more tokens than it does."""
-        hf_cache = getattr(cache.cache, "self_attention_cache", cache.cache)
-        length = type(hf_cache).get_seq_length
-        length(hf_cache)  # raises where there are no positions to count
-        if "get_seq_length" not in vars(hf_cache):
-            hf_cache.get_seq_length = lambda *a, **k: n + by if (n := length(hf_cache, *a, **k)) else 0
-
 
 class EncoderDecoder(HFModel):
     """A model for sequences to sequences."""

@@ -106,10 +106,6 @@ class CachedModel(Generic[CacheT]):
         """The same around a copy of the model in another dtype."""
         raise NotOfferedError("there is no way to convert it to another dtype")
 
-    def sabotage_positions(self, cache: CacheT, by: int) -> None:
-        """Sabotage: have the next tokens take positions that are off by some."""
-        raise NotOfferedError("there is no way to move its positions")
-
 
 class Functions(CachedModel[list[Any]]):
     """A model given as a pair of functions, without padding; with more, rows can be selected and tokens dropped."""

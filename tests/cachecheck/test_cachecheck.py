@@ -296,7 +296,6 @@ def test_every_fault_that_can_be_put_around_the_toy_is_caught() -> None:
         "generate.ragged",
     }
     of_steps = {"steps", "chunks", "score", "static", "weights", "caches.two", "caches.alternating", "batch"}
-    assert caught["positions.ahead"] >= of_steps | {"rows"}
     assert caught["cache.cut"] >= of_steps | {"lengths"}
     assert caught["cache.cut"].isdisjoint({"causal.prefix", "reach", "rows", "random"})
     assert caught["mask.late"] >= {"causal.prefix", "causal.values", "causal.gradient"}
@@ -310,9 +309,6 @@ def test_a_fault_that_is_there_already_is_not_put_around() -> None:
 
 
 def test_a_fault_is_put_around_only_a_model_to_which_it_does_something() -> None:
-    toy = Toy()
-    vars(toy)["sabotage_positions"] = lambda cache, by: None
-    assert not FAULTS[0].applies_to(toy)
     weights = torch.randn(V, V, dtype=torch.float64)
     pair = Functions(lambda tokens: weights[tokens], lambda tokens, n: (weights[tokens], n), V, dtype=torch.float64)
     assert {each.id for each in self_test(pair)} == {"mask.late", "cache.cut", "copy.shared"}

@@ -23,7 +23,6 @@ class ToyCache:
     values: list[list[Tensor]] = field(default_factory=lambda: [[] for _ in range(LAYERS)])
     mask: Tensor | None = None  # bool (B, T), which of the tokens fed are no padding
     last_token: Tensor | None = None
-    position_offset: int = 0
     chunks: list[int] = field(default_factory=list)  # sizes of what has been fed; none in a full pass
     selected_rows: Tensor | None = None  # those that were selected last
     original: "ToyCache | None" = None  # whose memory it shares
@@ -109,16 +108,13 @@ class Toy(CachedModel[ToyCache]):
         seen = torch.arange(start + n) <= queries[:, None]
         if self.fault == "chunk forgets" and n > 1:
             seen = seen & (torch.arange(start + n) >= start)
-        numbers = self._run(fed, positions + (cache.position_offset if start else 0), seen, cache)
+        numbers = self._run(fed, positions, seen, cache)
         if cache.original and len(cache.original.chunks) == len(cache.chunks):
             pairs = zip(cache.original.values, cache.values, strict=True)
             cache.original.values = [[*copied[:-1], own[-1]] for copied, own in pairs]
         if self.fault == "weights" and self.returns_weights:
             numbers[-1] = numbers[-1].roll(1, -1)  # those of the last layer
         return numbers
-
-    def sabotage_positions(self, cache: ToyCache, by: int) -> None:
-        cache.position_offset = by
 
     def select_rows(self, cache: ToyCache, rows: Tensor) -> ToyCache:
         result = self.copy_cache(cache)
