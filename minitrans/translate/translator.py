@@ -2,19 +2,17 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from minitrans.data.batching import plan_batches
 from minitrans.model.decoding import (
     CachedStepper,
     Hypothesis,
@@ -318,9 +316,7 @@ class Translator:
             tokens = sum(map(len, sources))
             least = MIN_BATCH_ROWS * tokens // max(1, len(sources))
             batch_tokens = min(batch_tokens, max(least, tokens // (4 * threads)))
-        lengths = np.array([len(ids) for ids in sources], np.int64)
-        filled = np.flatnonzero(lengths)  # an empty one is not for the model
-        batches = [filled[rows] for rows in plan_batches(lengths[filled], lengths[filled], batch_tokens, None)]
+        batches = [*self._batch_indices(sources, batch_tokens)][::-1]  # the longest first
         outputs = [of_blank] * len(sources)
         with ThreadPoolExecutor(threads) as pool:
             run = map if threads == 1 or len(batches) == 1 else pool.map
@@ -361,6 +357,18 @@ class Translator:
                 ids = [*ids[:longest], tokenizer.eos_id] if ids else []
                 sources[number - first_line].append(EncodedSource(ids, kept))
         return sources
+
+    @staticmethod
+    def _batch_indices(sources: list[list[int]], batch_tokens: int) -> Iterator[list[int]]:
+        """Indices of the sources that are not empty, short ones first, in batches of rows x longest <= batch_tokens."""
+        rows: list[int] = []
+        for i in sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: len(sources[i])):
+            if rows and (len(rows) + 1) * len(sources[i]) > batch_tokens:
+                yield rows
+                rows = []
+            rows.append(i)
+        if rows:
+            yield rows
 
 
 def has_changed_numbers(line: str, translation: str) -> bool:
