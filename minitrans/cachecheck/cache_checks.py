@@ -54,7 +54,8 @@ def chunk_deviation(
     """Feed the tokens in chunks, and compare with the full pass: that of the model, or of `reference`."""
     want = (case if reference is None else replace(case, model=reference)).full_pass()
     sizes = [piece.size(1) for piece in case.tokens.split(chunks, 1)]
-    return compare(feed_in_chunks(case, chunks), want).named(f"fed in chunks of {_format_chunks(sizes)}")
+    words = " + ".join(map(str, sizes)) if len(sizes) < 9 else f"{sizes[0]} + {sizes[1]} + ... + {sizes[-1]}"
+    return compare(feed_in_chunks(case, chunks), want).named(f"fed in chunks of {words}")
 
 
 @claim("steps", "logits, one token at a time, against the full pass")
@@ -90,10 +91,6 @@ def all_splits(length: int) -> Iterator[list[int]]:
     for first in range(1, length + 1):
         for rest in all_splits(length - first):
             yield [first, *rest]
-
-
-def _format_chunks(chunks: Sequence[int]) -> str:
-    return " + ".join(map(str, chunks)) if len(chunks) < 9 else f"{chunks[0]} + {chunks[1]} + ... + {chunks[-1]}"
 
 
 @claim("lengths", "logits of long sentences, of which a part is a prompt")

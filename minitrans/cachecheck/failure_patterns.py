@@ -17,19 +17,12 @@ VISIBLE_EFFECT = 1e-6  # what a token that is attended to moves logits by at lea
 
 @dataclass(frozen=True)
 class Pattern:
-    """A known fault.
+    """A known fault."""
 
-    Attributes:
-        name: What is wrong, in a few words.
-        checks: Ids of checks whose failure it explains.
-        fits: Whether a case shows it.
-        max_deviation: It explains no larger deviations.
-    """
-
-    name: str
-    checks: tuple[str, ...]
-    fits: Callable[[ModelAndTokens[Any]], bool]
-    max_deviation: float = torch.inf
+    name: str  # what is wrong, in a few words
+    checks: tuple[str, ...]  # ids of those whose failure it explains
+    fits: Callable[[ModelAndTokens[Any]], bool]  # whether a case shows it
+    max_deviation: float = torch.inf  # it explains no larger ones
 
 
 def explain_failures(case: ModelAndTokens[Any], failed: Mapping[str, float]) -> dict[str, str]:
@@ -69,11 +62,6 @@ def _step_logits(case: ModelAndTokens[Any]) -> Tensor:
 def _differ_at(one: Tensor, other: Tensor) -> Tensor:
     """Bool (T): at which positions logits (B, T, V) are not the same."""
     return (one - other).double().abs().amax((0, 2)) > VISIBLE_EFFECT
-
-
-def draws_random_numbers(case: ModelAndTokens[Any]) -> bool:
-    """Two full passes over one thing differ."""
-    return not _allclose(case.full_pass()[0], case.full_pass()[0])
 
 
 def lookahead_distance(case: ModelAndTokens[Any]) -> int:
@@ -145,11 +133,6 @@ def _with_equal_sources(case: ModelAndTokens[Any]) -> ModelAndTokens[Any]:
     return case.with_rows(first).with_tokens(case.tokens)
 
 
-def source_rows_not_selected(case: ModelAndTokens[Any]) -> bool:
-    """Where all rows have one source, nothing is wrong."""
-    return case.model.has_source and not _continues_reordered(case) and _continues_reordered(_with_equal_sources(case))
-
-
 def _logits_after_draft(case: ModelAndTokens[Any], draft: Tensor) -> Tensor:
     """The logits of the token after half of them, where a draft came between and was dropped again."""
     half, cache = case.tokens.size(1) // 2, case.new_cache(case.tokens.size(1) + draft.size(1))
@@ -188,7 +171,7 @@ VARIANT_OF = {"static": "static", "weights": "weights", "padding.left-mask-alone
 # The first that fits is named, so that what explains more comes before what explains less.
 PATTERNS = [
     Pattern("random numbers are drawn, as by dropout outside of eval mode", (*NUMERIC_IDS, "random"),
-            draws_random_numbers),
+            lambda case: not _allclose(case.full_pass()[0], case.full_pass()[0])),
     Pattern("something inside is computed in float32", NUMERIC_IDS, lambda case: case.model.dtype == torch.float64,
             dtype_tolerance(torch.float32)),
     Pattern("the causal mask is one late: a token sees the next one", (*CAUSAL_IDS, *STEP_IDS),
@@ -208,7 +191,8 @@ PATTERNS = [
     Pattern("no rows are selected at all", ("rows",), lambda case: _continues_reordered(case, stay=True)),
     Pattern("keys and values of the target are not selected", ("rows",),
             lambda case: _continues_reordered(_with_equal_sources(case), stay=True)),
-    Pattern("keys and values of the source are not selected", ("rows",), source_rows_not_selected),
+    Pattern("keys and values of the source are not selected", ("rows",),
+            lambda case: not _continues_reordered(case) and _continues_reordered(_with_equal_sources(case))),
     Pattern("no tokens are dropped at all", ("rollback",), rollback_drops_nothing),
     Pattern("dropped tokens are still seen", ("rollback",), sees_dropped_tokens),
     Pattern("two caches share memory, or the model holds the cache", ("fork", "caches.two", "caches.alternating"),

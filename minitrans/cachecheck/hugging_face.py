@@ -114,19 +114,12 @@ MAX_PARAMETERS = 10_000_000
 
 @dataclass
 class DecodingState:
-    """What goes from step to step.
+    """What goes from step to step."""
 
-    Attributes:
-        cache: Theirs.
-        memory: What the encoder gave, and the ids and the mask of the source; None for a decoder alone.
-        mask: bool (B, T), which of the tokens so far are real; None: all.
-        n_fed: How many tokens those are.
-    """
-
-    cache: Any
-    memory: Any = None
-    mask: Tensor | None = None
-    n_fed: int = 0
+    cache: Any  # theirs
+    memory: Any = None  # what the encoder gave, and the ids and the mask of the source; None for a decoder alone
+    mask: Tensor | None = None  # bool (B, T), which of the tokens so far are real; None: all
+    n_fed: int = 0  # how many tokens those are
 
 
 class HFModel(CachedModel[DecodingState]):

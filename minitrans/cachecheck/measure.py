@@ -123,11 +123,8 @@ class Check:
     def run(self, subjects: Mapping[torch.dtype, Any], may_lack: bool = False) -> Result:
         """Measure in the first dtype of `subjects`, and in those of the check's lower dtypes that are there.
 
-        A check that raises has failed, with an infinite deviation.
-
-        Args:
-            subjects: For each dtype what to measure; float64 comes first, unless the model cannot compute in it.
-            may_lack: Whether a model need not be able to do what is asked.
+        The first is float64, unless the model cannot compute in it. A check that raises has failed, with an infinite
+        deviation; but a model that `may_lack` what is asked does not offer it.
         """
         began = time.perf_counter()
         errors: dict[torch.dtype, Deviation] = {}
@@ -229,9 +226,8 @@ class Report:
     @property
     def passed(self) -> bool:
         """Whether a check passed and none failed; with a self-test, every sabotage was caught, by all checks."""
-        escaped = [s for s in self.sabotages or [] if not s.caught_by]
         none_failed = any(r.passed for r in self.checks) and not any(r.failed for r in self.checks)
-        return none_failed and not escaped and not self.blind_checks
+        return none_failed and all(s.caught_by for s in self.sabotages or []) and not self.blind_checks
 
 
 class Deviation(float):
@@ -308,10 +304,8 @@ def pad_to_widest(*parts: Tensor) -> list[Tensor]:
 
 
 def worst(deviations: Sequence[float]) -> Deviation:
-    """The largest of at least one deviation; NaN if one is NaN."""
-    if not deviations:
-        return Deviation(math.inf)
-    return as_deviation(max(deviations, key=lambda each: (math.isnan(each), each)))
+    """The largest deviation; NaN if one is NaN, infinite if there is none."""
+    return as_deviation(max(deviations, key=lambda each: (math.isnan(each), each), default=math.inf))
 
 
 def as_deviation(x: float) -> Deviation:

@@ -44,8 +44,7 @@ def cases_by_dtype(model: CachedModel[Any]) -> dict[torch.dtype, ModelAndTokens[
     for dtype in (torch.float64, *LOWER_DTYPES):
         try:
             moved = model if model.dtype == dtype else model.to(dtype)
-            first = next(iter(cases.values()), None)
-            case = random_case(moved) if first is None else replace(first, model=moved)
+            case = replace(next(iter(cases.values())), model=moved) if cases else random_case(moved)
             case.full_pass()
             cases[dtype] = case
         except (NotOfferedError, RuntimeError, ValueError, TypeError) as error:
@@ -73,7 +72,7 @@ def run_checks(cases: Mapping[torch.dtype, ModelAndTokens[Any]], checks: Sequenc
 
 
 def self_test(model: CachedModel[Any]) -> Iterator[Caught]:
-    """Put each fault around a model, if it does something to it and the model has not got it already.
+    """Put each fault around a model, if a check that is there to tell it can be measured and has not failed already.
 
     Yields:
         For each such fault the checks that notice it.
@@ -82,10 +81,10 @@ def self_test(model: CachedModel[Any]) -> Iterator[Caught]:
     before = {check.id: check.run(cases, may_lack=True) for check in CHECKS}
     for fault in FAULTS:
         measured = [m for id_ in fault.detected_by for m in before[id_].by_dtype.values()]
-        if any(m.measured <= MIN_FAULT for m in measured) and fault.applies_to(next(iter(cases.values())).model):
+        if any(m.measured <= MIN_FAULT for m in measured):
             faulty = {dtype: replace(case, model=Wrapper(case.model, fault.change)) for dtype, case in cases.items()}
             results = [check.run(faulty, may_lack=True) for check in CHECKS]
-            yield Caught(fault.id, fault.fault, [r.id for r in results if r.is_worse_than(before[r.id])])
+            yield Caught(fault.id, fault.change.__doc__ or "", [r.id for r in results if r.is_worse_than(before[r.id])])
 
 
 def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Report:

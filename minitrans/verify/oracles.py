@@ -4,6 +4,7 @@ They share no code with the package. The other oracle, loops in NumPy, is `minit
 """
 
 import math
+import warnings
 from collections.abc import Mapping
 
 import torch
@@ -21,11 +22,9 @@ def numpy_weights(model: Transformer) -> dict[str, Array]:
 
 
 def torch_multi_head(attention: MultiHeadAttention, batch_first: bool = True) -> nn.MultiheadAttention:
-    """`nn.MultiheadAttention` with the weights of ours, whose packed layout it shares.
+    """`nn.MultiheadAttention` with the weights of ours, whose packed layout it shares, n_heads * d_head = d_model.
 
-    Args:
-        attention: Ours, with n_heads * d_head = d_model: PyTorch's has no other sizes.
-        batch_first: Whether it takes (B, L, D), as ours does, or (L, B, D).
+    With `batch_first` it takes (B, L, D), as ours does, and (L, B, D) without.
     """
     d_model, dtype = attention.w_o.out_features, attention.w_o.weight.dtype
     module = nn.MultiheadAttention(d_model, attention.n_heads, batch_first=batch_first, dtype=dtype)
@@ -43,30 +42,16 @@ def torch_layer(layer: EncoderLayer | DecoderLayer) -> nn.Module:
 
 
 def torch_transformer(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[Tensor, Tensor]:
-    """What `nn.Transformer` gives with the weights of ours, n_heads * d_head = d_model.
+    """What `nn.Transformer` gives with the weights of ours, n_heads * d_head = d_model: memory and logits.
 
-    It takes vectors, not ids, so embeddings, positions and the output projection are written out here.
-
-    Args:
-        model: Ours.
-        src_ids: int64 (B, S), padded on the right.
-        tgt_in: int64 (B, T).
-
-    Returns:
-        memory (B, S, D) and logits (B, T, V).
+    It takes vectors, not ids, so embeddings, positions and the output projection are written out here. Sources are
+    int64 (B, S), padded on the right, and targets int64 (B, T); the memory is (B, S, D), and logits are (B, T, V).
     """
     c, dtype = model.config, model.output.weight.dtype
-    layer = nn.TransformerEncoderLayer(c.d_model, c.n_heads, c.d_ff, dropout=0.0, batch_first=True, norm_first=True)
-    module = nn.Transformer(
-        c.d_model,
-        c.n_heads,
-        num_decoder_layers=c.n_layers,
-        dim_feedforward=c.d_ff,
-        dropout=0.0,
-        custom_encoder=nn.TransformerEncoder(layer, c.n_layers, nn.LayerNorm(c.d_model), enable_nested_tensor=False),
-        batch_first=True,
-        norm_first=True,
-    ).to(dtype)
+    with warnings.catch_warnings(action="ignore"):  # it says that with norm_first padding is computed too
+        module = nn.Transformer(
+            c.d_model, c.n_heads, c.n_layers, c.n_layers, c.d_ff, 0.0, batch_first=True, norm_first=True, dtype=dtype
+        )
     stacks = {n: w for n, w in model.state_dict().items() if n.startswith(("encoder.", "decoder."))}
     module.load_state_dict(as_torch_state(stacks))
     src, tgt = (

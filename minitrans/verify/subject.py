@@ -73,10 +73,8 @@ class ModelAndPairs:
     def pairs(self) -> list[tuple[list[int], list[int]]]:
         """Each source and each `tgt_in` without its padding."""
         pad_id = self.model.config.pad_id
-        sources, targets = (
-            [[i for i in row if i != pad_id] for row in ids.tolist()] for ids in (self.src_ids, self.tgt_in)
-        )
-        return list(zip(sources, targets, strict=True))
+        rows = zip(self.src_ids, self.tgt_in, strict=True)
+        return [(src[src != pad_id].tolist(), tgt[tgt != pad_id].tolist()) for src, tgt in rows]
 
 
 def fresh_model(seed: int = 6) -> Transformer:
@@ -114,9 +112,7 @@ def model_and_random_pairs(model: Transformer, seed: int = 1) -> ModelAndPairs:
 def load_run_and_pairs(run: Path, data: str | None = None) -> ModelAndPairs:
     """A trained run: its weights, its tokenizer, validation text for the full passes, and test sentences to decode.
 
-    Args:
-        run: The run folder.
-        data: Where its corpus is; None: where `config.yaml` says.
+    Its corpus is at `data`; None: where `config.yaml` says.
 
     Raises:
         UserError: The run or its corpus cannot be read.
@@ -138,13 +134,10 @@ def load_run_and_pairs(run: Path, data: str | None = None) -> ModelAndPairs:
 def model_and_text_pairs(
     bundle: Bundle, pairs: Sequence[tuple[str, str]], decode_lines: Sequence[str], learnt: Sequence[tuple[str, str]]
 ) -> ModelAndPairs:
-    """Real sentences for a trained model.
+    """Real sentences for a trained model, of which a float64 copy is taken.
 
-    Args:
-        bundle: The model and its tokenizer; a float64 copy of the model is taken.
-        pairs: Source and target sentences, of which a few of different lengths serve for the full passes.
-        decode_lines: Source sentences, of which MAX_DECODE_LINES of all lengths are decoded.
-        learnt: Sentences, and the only translations that are right.
+    Of `pairs` of sentences a few of different lengths serve for the full passes. Of `decode_lines` MAX_DECODE_LINES of
+    all lengths are decoded. `learnt` are sentences, and the only translations that are right.
     """
     tokenizer, longest = bundle.tokenizer, bundle.model.config.max_len - 1
     by_length = sorted(pairs, key=lambda pair: len(pair[0]))

@@ -16,17 +16,12 @@ from minitrans.verify.subject import ModelAndPairs
 claim, CHECKS = check_registrar("Another engine")
 
 
-def vocabulary_pieces(subject: ModelAndPairs) -> list[str]:
-    """The text of every piece id."""
-    return [subject.piece(i) for i in range(subject.model.config.vocab_size)]
-
-
-def export_and_load_engine(subject: ModelAndPairs) -> Any:
-    """CTranslate2 with the model, in float32."""
+def export_and_load_engine(subject: ModelAndPairs) -> tuple[Any, list[str]]:
+    """CTranslate2 with the model, in float32, and the text of every piece id."""
+    pieces = [subject.piece(i) for i in range(subject.model.config.vocab_size)]
     with TemporaryDirectory() as folder:
-        model = subject.to(torch.float32).model
-        save_engine(Path(folder), model, vocabulary_pieces(subject), unk_id=model.config.pad_id)
-        return load_engine(Path(folder))
+        save_engine(Path(folder), subject.to(torch.float32).model, pieces, unk_id=subject.model.config.pad_id)
+        return load_engine(Path(folder)), pieces
 
 
 @claim(
@@ -38,9 +33,10 @@ def export_and_load_engine(subject: ModelAndPairs) -> Any:
 def ctranslate2_scores_agree(subject: ModelAndPairs) -> float:
     """The exported model, run by CTranslate2, gives each token of a translation the probability that ours gives."""
     # Sources and targets without a token are left out: CTranslate2 answers them without computing anything.
-    model, config, pieces = subject.model, subject.model.config, vocabulary_pieces(subject)
+    model, config = subject.model, subject.model.config
+    engine, pieces = export_and_load_engine(subject)
     pairs = [(src, tgt) for src, tgt in subject.pairs() if len(src) > 1 and len(tgt) > 1]
-    results = export_and_load_engine(subject).score_batch(
+    results = engine.score_batch(
         [[pieces[i] for i in src[:-1]] for src, _ in pairs],
         [[pieces[i] for i in tgt[1:]] for _, tgt in pairs],
         max_input_length=0,
@@ -62,8 +58,8 @@ def ctranslate2_scores_agree(subject: ModelAndPairs) -> float:
 def ctranslate2_decodes_the_same(subject: ModelAndPairs) -> float:
     """Greedy decoding by CTranslate2 takes the same tokens and ends at the same place."""
     # A full pass reads CTranslate2's output. Where rounding decides between two tokens, both are right.
-    model, config, pieces = subject.model, subject.model.config, vocabulary_pieces(subject)
-    engine = export_and_load_engine(subject)
+    model, config = subject.model, subject.model.config
+    engine, pieces = export_and_load_engine(subject)
     deviations = []
     for batch in subject.decode_batches:
         sources = [[i for i in row if i != config.pad_id][:-1] for row in batch.tolist()]

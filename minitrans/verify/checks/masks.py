@@ -154,12 +154,10 @@ def read_heat_map(picture: str, weights: Tensor) -> tuple[Tensor, Tensor]:
     """What a heat map of weights (H, Tq, Tk) shows: bool, whether a cell is not marked as masked; and its shade."""
     drawn, shown = torch.zeros_like(weights, dtype=torch.bool), torch.full_like(weights, math.nan)
     root = ElementTree.fromstring(f"<div>{picture}</div>")
-    panels = [node for node in root.iter() if "data-head" in node.attrib]
-    for panel in panels:
-        for cell in panel.iter():
-            if "data-q" in cell.attrib:
-                place = tuple(int(x) for x in (panel.attrib["data-head"], cell.attrib["data-q"], cell.attrib["data-k"]))
-                masked = cell.attrib["class"] == "masked"
-                drawn[place] = not masked
-                shown[place] = 0.0 if masked else float(cell.attrib["fill-opacity"])
+    for panel in root.iterfind(".//*[@data-head]"):
+        for cell in panel.iterfind(".//*[@data-q]"):
+            place = tuple(int(x) for x in (panel.attrib["data-head"], cell.attrib["data-q"], cell.attrib["data-k"]))
+            masked = cell.attrib["class"] == "masked"
+            drawn[place] = not masked
+            shown[place] = 0.0 if masked else float(cell.attrib["fill-opacity"])
     return drawn, shown

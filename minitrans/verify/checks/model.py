@@ -24,7 +24,6 @@ class ListOfLinears(nn.Module):
     """Projections in a plain Python list: PyTorch never learns of them, so they are neither trained nor saved."""
 
     def __init__(self) -> None:
-        """Make four projections."""
         super().__init__()
         self.linears = [nn.Linear(4, 4) for _ in range(4)]
 

@@ -12,12 +12,7 @@ templates.filters["number"] = to_str
 
 
 def page_html(report: Report, subject: ModelAndPairs | str) -> str:
-    """The page's HTML.
-
-    Args:
-        report: What was measured.
-        subject: On what: the pictures are made from it, float64. Or the name of somebody else's model, without any.
-    """
+    """The page's HTML; its pictures are made from the subject, float64. The name of somebody else's model has none."""
     caught = {sabotage.id: sabotage.caught_by for sabotage in report.sabotages or []}
     if isinstance(subject, str):
         name, pictures = subject, {}

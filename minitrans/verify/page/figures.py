@@ -1,9 +1,9 @@
 """What the illustrated chapters show: masks, attention weights of one sentence pair, cached against full decoding."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from markupsafe import Markup
 from matplotlib.figure import Figure
@@ -95,7 +95,9 @@ def error_chart(errors: Mapping[str, Sequence[float]]) -> Figure:
     for (name, values), marker in zip(errors.items(), MARKERS, strict=False):
         tolerance = dtype_tolerance(getattr(torch, name))
         label = f"{name}, at most {to_str(tolerance)} (dashed)"
-        (line,) = panel.plot([_plotted_value(value) for value in values], marker=marker, label=label)
+        heights = np.nan_to_num(values, nan=1.0).clip(PLOTTED_MIN, 1.0)
+        heights[np.equal(values, 0)] = PLOTTED_ZERO
+        (line,) = panel.plot(heights, marker=marker, label=label)
         panel.axhline(tolerance, color=line.get_color(), linestyle="--")
     powers = [10.0**power for power in range(-16, 0, 2)]
     panel.set_yscale("log")
@@ -105,11 +107,6 @@ def error_chart(errors: Mapping[str, Sequence[float]]) -> Figure:
     panel.set_xlabel("target position")
     panel.legend(loc="center right")
     return figure
-
-
-def _plotted_value(value: float) -> float:
-    """What is drawn for a deviation."""
-    return PLOTTED_ZERO if value == 0 else min(1.0, max(PLOTTED_MIN, value)) if math.isfinite(value) else 1.0
 
 
 def decoding_error_chart(subject: ModelAndPairs) -> dict[str, object]:
