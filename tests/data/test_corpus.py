@@ -228,6 +228,8 @@ def test_names_of_splits_and_their_files(tmp_path: Path, files: dict[str, str]) 
     corpus = load_corpus(data_config(folder))
     assert {split: " ".join(pairs["source"][::2]) for split, pairs in corpus.items()} == files
     assert list(corpus)[:2] == ["train", "valid"]
+    write_pairs(folder, "lines gz", {files["train"].split()[-1]: [("new", "x")]})  # of several parts the last
+    assert load_corpus(data_config(folder))["train"]["source"][-1] == "new"
 
 
 def test_parts_of_local_splits(tmp_path: Path) -> None:

@@ -1,17 +1,19 @@
 """A run folder: what is saved is what is loaded, and no code in it is run."""
 
+import io
 import pickle
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sentencepiece
 import torch
 from commands import EvilPickle, copy_run, refusal_message
 from conftest import randomize
 from safetensors.torch import load_file
 
 from minitrans import cli
-from minitrans.model.transformer import Transformer
+from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.reading import load_reader
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 from minitrans.translate.bundle import (
@@ -19,6 +21,7 @@ from minitrans.translate.bundle import (
     TOKENIZER,
     WEIGHTS,
     WORDS,
+    Bundle,
     Threshold,
     load_bundle,
     save_bundle,
@@ -54,6 +57,20 @@ def test_what_is_saved_is_what_is_loaded(run_dir: Path, tmp_path: Path) -> None:
         save_bundle(folder, replace(bundle, source_words=words, threshold=Threshold(-1.5, None)))
         again = load_bundle(folder)
         assert (again.source_words, again.threshold) == (words, Threshold(-1.5, None))
+
+
+def test_special_ids_are_those_of_the_tokenizer_file(tmp_path: Path) -> None:
+    """Any that SentencePiece gives: neither in order, nor the first four."""
+    proto = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["a b c d"] * 9), model_writer=proto, vocab_size=270, hard_vocab_limit=False,
+        byte_fallback=True, pad_id=7, bos_id=5, eos_id=1, unk_id=3, minloglevel=2,
+    )  # fmt: skip
+    tokenizer = Tokenizer(proto.getvalue())
+    sizes = TransformerConfig(tokenizer.vocab_size, 7, 5, 1, d_model=4, n_heads=1, d_ff=3, n_layers=1, max_len=9)
+    save_bundle(tmp_path, Bundle(Transformer(sizes), tokenizer, "en", "zh"))
+    bundle = load_bundle(tmp_path)
+    assert (bundle.model.config, bundle.tokenizer.special_ids) == (sizes, (7, 5, 1))
 
 
 @pytest.mark.parametrize("plain", [False, True])
