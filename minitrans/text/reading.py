@@ -194,7 +194,7 @@ class Reader:
         """What `preprocess` makes of each sentence of a line to translate."""
         return [self.preprocess(sentence) for sentence in self.to_sentences(line)]
 
-    def postprocess_line(self, texts: Iterator[str], read: Sequence[tuple[str, KeptParts]]) -> str:
+    def postprocess_line(self, texts: Iterator[str], read: Sequence[tuple[object, KeptParts]]) -> str:
         """The translation of a line: the next of the texts belong to its sentences, as `preprocess_line` read them."""
         line = ""
         for _, kept in read:

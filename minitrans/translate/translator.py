@@ -13,15 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from minitrans.model.decoding import (
-    CachedStepper,
-    Hypothesis,
-    Stepper,
-    UncachedStepper,
-    beam_search,
-    greedy_decode,
-    length_limit,
-)
+from minitrans.model.decoding import CachedStepper, Hypothesis, Stepper, UncachedStepper, beam_search, greedy_decode
 from minitrans.model.sampling import sample
 from minitrans.model.transformer import Transformer
 from minitrans.text.reading import KeptParts, split_words
@@ -32,6 +24,9 @@ MIN_BATCH_ROWS = 8  # of a batch, about, when batches are made smaller so that t
 
 logger = logging.getLogger("minitrans")
 Output = TypeVar("Output")
+# A sentence as the model is to see it: its pieces, then EOS, or nothing if the model does not translate it; and what
+# its translation gets back, see `text.reading.Reader`.
+EncodedSource = tuple[list[int], KeptParts]
 
 
 class AttentionWeights(NamedTuple):
@@ -78,18 +73,6 @@ class Translation(NamedTuple):
     attention: AttentionWeights | None = None
     unknown: tuple[str, ...] = ()
     unsure: bool = False
-
-
-class EncodedSource(NamedTuple):
-    """A sentence as the model is to see it.
-
-    Attributes:
-        ids: Its pieces, then EOS; empty if the model does not translate it.
-        kept_parts: What its translation gets back, see `text.reading.Reader`.
-    """
-
-    ids: list[int]
-    kept_parts: KeptParts
 
 
 class Translator:
@@ -182,13 +165,9 @@ class Translator:
         sources = self._encode_sources(lines, first_line)
         hypotheses = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
         best = [[ranked[0] for ranked in each] for each in hypotheses]
-        weights: list[AttentionWeights | None] = [None] * len(lines)
-        for i, (source, *others) in enumerate(sources):
-            if attention and source.ids and not others:
-                weights[i] = self._attention_weights(source, best[i][0].ids)
         texts = self._decode_lines(sources, [[hypothesis.ids for hypothesis in each] for each in best])
-        rows = zip(texts, best, lines, sources, weights, strict=True)
-        return [self._make_translation(*row, length_penalty) for row in rows]
+        rows = zip(texts, best, lines, sources, strict=True)
+        return [self._make_translation(*row, length_penalty, attention) for row in rows]
 
     def n_best(
         self,
@@ -212,7 +191,7 @@ class Translator:
             for rank in range(max(map(len, each))):  # each sentence's hypothesis of this rank, or its last one
                 chosen = [ranked[min(rank, len(ranked) - 1)] for ranked in each]
                 (text,) = self._decode_lines([source], [[hypothesis.ids for hypothesis in chosen]])
-                ranks.setdefault(text, self._make_translation(text, chosen, line, source, None, length_penalty))
+                ranks.setdefault(text, self._make_translation(text, chosen, line, source, length_penalty))
         return [[*ranks.values()] for ranks in best]
 
     def sample(
@@ -268,7 +247,7 @@ class Translator:
     ) -> list[str]:
         """The translations of lines, from the target ids of each of their sentences."""
         texts = iter(self.bundle.tokenizer.decode_batch(chain.from_iterable(target_ids)))
-        return [self._reader.postprocess_line(texts, [("", source.kept_parts) for source in line]) for line in sources]
+        return [self._reader.postprocess_line(texts, line) for line in sources]
 
     def _make_translation(
         self,
@@ -276,17 +255,20 @@ class Translator:
         hypotheses: Sequence[Hypothesis],
         line: str,
         sources: Sequence[EncodedSource],
-        attention: AttentionWeights | None,
         length_penalty: float,
+        attention: bool = False,
     ) -> Translation:
         """The hypotheses for the sentences of a line as one text, and whether it is probably wrong."""
         log_prob, n_tokens = (sum(getattr(each, name) for each in hypotheses) for name in ("log_prob", "n_tokens"))
-        score = hypotheses[0].score if len(hypotheses) == 1 else log_prob / n_tokens**length_penalty
         threshold, unknown = self.bundle.threshold, self.unknown(line, text)
         low = threshold is not None and any(each.log_prob / each.n_tokens < threshold.score for each in hypotheses)
-        lost = any(value not in text for source in sources for value in source.kept_parts.placeholder_values.values())
+        lost = any(value not in text for _, kept in sources for value in kept.placeholder_values.values())
         unsure = bool(unknown) or lost or has_changed_numbers(line, text) or low
-        return Translation(text, score, attention, unknown, unsure)
+        ids, kept = sources[0]
+        weights = None
+        if attention and ids and len(sources) == 1:
+            weights = self._attention_weights(ids, kept, hypotheses[0])
+        return Translation(text, log_prob / n_tokens**length_penalty, weights, unknown, unsure)
 
     def _search(
         self, lines: list[list[EncodedSource]], beam: int, length_penalty: float, batch_tokens: int, use_cache: bool
@@ -309,7 +291,7 @@ class Translator:
         of_blank: Output,
     ) -> list[list[Output]]:
         """What `decode` makes of each sentence of each line; threads share the batches if the stepper allows it."""
-        sources = [source.ids for line in lines for source in line]
+        sources = [ids for line in lines for ids, _ in line]
         stepper = self._stepper if use_cache else UncachedStepper(self.bundle.model)
         threads = stepper.max_concurrent_batches
         if threads > 1:  # a few batches for each, that all end at about the same time
@@ -327,16 +309,16 @@ class Translator:
         return [[next(in_order) for _ in line] for line in lines]
 
     @torch.no_grad()
-    def _attention_weights(self, source: EncodedSource, ids: list[int]) -> AttentionWeights:
-        """The weights of one full pass over a source and the ids of its translation."""
+    def _attention_weights(self, source: list[int], kept: KeptParts, best: Hypothesis) -> AttentionWeights:
+        """The weights of one full pass over a source and its translation."""
         model, tokenizer = self.bundle.model, self.bundle.tokenizer
-        target = [tokenizer.bos_id, *ids, tokenizer.eos_id][: 1 + length_limit(len(source.ids), model.config.max_len)]
-        *_, kinds = run_with_weights(model, self._pad_rows([source.ids]), self._pad_rows([target[:-1]]))
+        target = [tokenizer.bos_id, *best.ids, tokenizer.eos_id][: 1 + best.n_tokens]
+        *_, kinds = run_with_weights(model, self._pad_rows([source]), self._pad_rows([target[:-1]]))
         among, within, across = (stack_layers(kind)[:, 0] for kind in kinds)
-        values = source.kept_parts.placeholder_values
-        pieces = ([tokenizer.piece(id_) for id_ in side] for side in (source.ids, target))
+        values = kept.placeholder_values
+        pieces = ([tokenizer.piece(id_) for id_ in side] for side in (source, target))
         read, written = ([values.get(piece, piece) for piece in side] for side in pieces)
-        return AttentionWeights(read, written, among, within, across, source.ids, target)
+        return AttentionWeights(read, written, among, within, across, source, target)
 
     def _pad_rows(self, rows: list[list[int]]) -> Tensor:
         """Ids as the model takes them: int64 (B, longest), padded on the right."""
@@ -355,7 +337,7 @@ class Translator:
                 if len(ids) > longest:
                     logger.warning("line %d is cut: it has %d tokens, the model takes %d", number, len(ids), longest)
                 ids = [*ids[:longest], tokenizer.eos_id] if ids else []
-                sources[number - first_line].append(EncodedSource(ids, kept))
+                sources[number - first_line].append((ids, kept))
         return sources
 
     @staticmethod

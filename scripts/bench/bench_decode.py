@@ -55,7 +55,7 @@ from minitrans.text.lines import read_lines
 from minitrans.text.reading import KeptParts
 from minitrans.training.module import TranslationModule
 from minitrans.translate.bundle import Bundle, load_bundle
-from minitrans.translate.translator import EncodedSource, Translator
+from minitrans.translate.translator import Translator
 
 MIN_MAX_TRAINING_STEPS = 100, 300  # at least and at most
 TRAINING_BATCH_TOKENS = 1024  # in a batch
@@ -97,7 +97,7 @@ class MinitransDecoder:
 
     def __call__(self, sources: IdLists, beam: int = 1) -> IdLists:
         """Decode sources that end with EOS."""
-        read = [[EncodedSource(ids, KeptParts({}))] for ids in sources]
+        read = [[(ids, KeptParts({}))] for ids in sources]
         hypotheses = self.translator._search(read, beam, 1.0, BATCH_TOKENS, self.use_cache)
         return [best.ids for ((best, *_),) in hypotheses]
 

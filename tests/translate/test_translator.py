@@ -20,7 +20,7 @@ from minitrans.model.decoding import Hypothesis, length_limit
 from minitrans.model.transformer import Transformer
 from minitrans.text.reading import PLACEHOLDERS, KeptParts, Reader
 from minitrans.translate.bundle import Threshold
-from minitrans.translate.translator import EncodedSource, Translation, Translator, has_changed_numbers
+from minitrans.translate.translator import Translation, Translator, has_changed_numbers
 from minitrans.verify.oracles import numpy_weights
 
 SENTENCES = ["I love you.", "", "The cat is in the kitchen.", "   ", "Machine learning is fun", "I love you."]
@@ -131,7 +131,7 @@ def test_a_line_is_as_unsure_as_its_worst_sentence(translator: Translator, monke
     ids = translator.bundle.tokenizer.encode("a")
     for log_probs, copied, unsure in (((-1, -1), "aa", False), ((-1, -2.5), "aa", True), ((-1, -1), "ab", True)):
         hypotheses = [[Hypothesis(ids, log_prob, log_prob, 1)] for log_prob in log_probs]
-        sources = [EncodedSource(ids, KeptParts({PLACEHOLDERS[0]: value})) for value in copied]
+        sources = [(ids, KeptParts({PLACEHOLDERS[0]: value})) for value in copied]
         for name, found in (("_search", hypotheses), ("_encode_sources", sources)):
             monkeypatch.setattr(translator, name, lambda *_, found=found: [found])
         assert translator.translations(["two sentences"])[0].unsure is unsure
@@ -347,7 +347,7 @@ def test_the_n_best_are_different_texts_the_best_of_each(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     piece = translator.bundle.tokenizer.encode("a")
-    hypotheses = [[[Hypothesis(ids, score, score, 2) for ids, score in ((piece, -1.0), ([], -2.0), (piece, -3.0))]]]
+    hypotheses = [[[Hypothesis(ids, score, score, 1) for ids, score in ((piece, -1.0), ([], -2.0), (piece, -3.0))]]]
     monkeypatch.setattr(Translator, "_search", lambda *_: hypotheses)
     (best,) = translator.n_best(["a"], 3)
     assert [(t.text, t.score) for t in best] == [("a", -1.0), ("", -2.0)]
