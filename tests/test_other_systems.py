@@ -27,9 +27,9 @@ def _imitate_macos(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "read_text", lambda path: read(Path("/none") if path.parts[1] == "sys" else path))
 
 
-def test_settings_of_the_process_are_left_out() -> None:
-    process_setup.end_with_the_first_process()
-    process_setup.keep_freed_memory()
+def test_settings_of_the_process_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    process_setup.setup_training()
 
 
 def test_all_cores_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

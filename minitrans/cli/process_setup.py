@@ -52,7 +52,10 @@ def setup_training() -> None:
     """Set what suits training, which may have several processes: the first one starts and stops the others."""
     keep_freed_memory()
     if "LOCAL_RANK" in os.environ:
-        end_with_the_first_process()
+        # Have Linux kill this process when the one that started it ends, even while it waits for that one.
+        set_signal_at_parents_death = 1  # Linux's prctl.h
+        with contextlib.suppress(AttributeError, OSError):
+            ctypes.CDLL(None).prctl(set_signal_at_parents_death, signal.SIGKILL)
     if os.environ.get("LOCAL_RANK", "0") != "0":
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes
 
@@ -67,13 +70,6 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         for setting, size in ((mmap_threshold, 1 << 30), (trim_threshold, (1 << 31) - 1), (top_pad, 1 << 28)):
             mallopt(setting, size)
-
-
-def end_with_the_first_process() -> None:
-    """Have Linux kill this process when the one that started it ends, even while it waits for that one."""
-    set_signal_at_parents_death = 1  # Linux's prctl.h
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(set_signal_at_parents_death, signal.SIGKILL)
 
 
 @contextlib.contextmanager
