@@ -2,7 +2,7 @@
 
 Compiled code is optional. If it is not there, does not know the model's architecture or gives other numbers, one line
 of the log says why, and the plain model computes. This is decided once, when one of these functions is called: a hook
-or a patch that the model gets afterwards is not noticed.
+or a patch that the model gets afterwards is not noticed. Where the mode is "require", they raise a `UserError` instead.
 """
 
 import functools
@@ -34,29 +34,18 @@ def make_batch_loss(
     """Return what computes the loss of batches of a model to be trained on `device`, with products in `dtype`.
 
     The model's weights are read at each batch.
-
-    Raises:
-        UserError: The mode is "require", and compiled code cannot compute it.
     """
     compiled_loss = _try_compiled(mode, "training", lambda compiled: compiled.compiled_batch_loss(model, device, dtype))
     return compiled_loss or partial(loss.batch_loss, model)
 
 
 def make_stepper(model: Transformer, mode: CompiledMode) -> Stepper[Any]:
-    """Return what decodes with a model in eval mode: a `CachedStepper`, or compiled code with a copy of the weights.
-
-    Raises:
-        UserError: The mode is "require", and compiled code cannot compute them.
-    """
+    """Return what decodes with a model in eval mode: a `CachedStepper`, or compiled code with a copy of the weights."""
     return _try_compiled(mode, "decoding", lambda compiled: compiled.compiled_stepper(model)) or CachedStepper(model)
 
 
 def can_verify_compiled(mode: CompiledMode) -> bool:
-    """Whether compiled code is to be verified: where it is there and can be compiled.
-
-    Raises:
-        UserError: The mode is "require", and it is not there or cannot be compiled.
-    """
+    """Whether compiled code is to be verified: where it is there and can be compiled."""
     both = f"{PLAIN_NAME} and {COMPILED_NAME}"
     return _try_compiled(mode, "verification", lambda compiled: compiled.compile_libraries(), both) or False
 
