@@ -96,10 +96,13 @@ def export(bundle: Bundle, folder: Path) -> None:
     with atomic_folder(folder) as temp:
         try:
             save_engine(temp, bundle)
-            verify_engine(load_engine(temp, torch.float64), bundle)
+            mismatch = next(find_mismatches(load_engine(temp, torch.float64), bundle), None)
         except (AttributeError, RuntimeError, ValueError) as error:  # something is missing, or has another size
             reason = escape_controls(" ".join(str(error).split()))
             raise UserError(f"transformers cannot compute this model: {reason}; translate with minitrans") from error
+        if mismatch:
+            what = f"transformers computes something else than this model: {mismatch}"
+            raise UserError(f"{what}; translate with minitrans")
         write_card(temp, bundle)
 
 
@@ -115,11 +118,7 @@ def engine_variants(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callabl
 
 
 def save_model(folder: Path, model: Transformer) -> None:
-    """Write the weights, the sizes, and how to decode.
-
-    Raises:
-        ValueError: Blenderbot has no setting for the sizes.
-    """
+    """Write the weights, the sizes, and how to decode; raise a ValueError if Blenderbot cannot have these sizes."""
     c = model.config
     if c.n_heads * c.head_size != c.d_model:
         raise ValueError(f"its heads must have the size d_model / n_heads, and model.d_head is {c.d_head}")
@@ -236,43 +235,32 @@ def load_engine(folder: Path, dtype: torch.dtype = torch.float32) -> Engine:
     return Engine(model.eval(), transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True))
 
 
-def verify_engine(engine: Engine, bundle: Bundle) -> None:
-    """Compare an engine in float64 with our model and tokenizer.
-
-    Raises:
-        UserError: They differ in a piece, in the ids of a line, in the text of these ids, in a logit of random
-            sources and targets, or in what greedy decoding finds.
-    """
+def find_mismatches(engine: Engine, bundle: Bundle) -> Iterator[str]:
+    """What an engine in float64 does otherwise than our model and tokenizer, one thing after another."""
     tokenizer, size = bundle.tokenizer, bundle.tokenizer.vocab_size
     pieces = [tokenizer.piece(i) for i in range(size)]
     for i, (piece, other) in enumerate(zip(pieces, engine.tokenizer.convert_ids_to_tokens(range(size)), strict=True)):
         if piece != other:
-            _raise_mismatch(
-                f"piece {i} is {escape_controls(repr(other))} there and {escape_controls(repr(piece))} here"
-            )
+            yield f"piece {i} is {escape_controls(repr(other))} there and {escape_controls(repr(piece))} here"
     lines = [*HOSTILE_LINES, *pieces, *sorted(bundle.source_words or ())[:N_VERIFIED_WORDS]]
     encoded = tokenizer.encode_batch(map(with_keyboard_marks, lines) if tokenizer.reader.plain else lines)
     for line, ids, hf_ids in zip(lines, encoded, engine.tokenizer(lines, verbose=False).input_ids, strict=True):
         if [*ids, tokenizer.eos_id] != hf_ids:
-            _raise_mismatch(f"its tokenizer gives other ids for {escape_controls(repr(line))}")
+            yield f"its tokenizer gives other ids for {escape_controls(repr(line))}"
         if tokenizer.decode(ids) != _decode(engine, hf_ids):
-            _raise_mismatch(f"its tokenizer gives another text for the ids of {escape_controls(repr(line))}")
+            yield f"its tokenizer gives another text for the ids of {escape_controls(repr(line))}"
 
     model = copy.deepcopy(bundle.model).double()
     model.positions = bundle.model.positions.double()  # as they were written, not the exact ones
     stepper = CachedStepper(model)
     if not (distance := _logit_difference(engine, model)) <= LOGIT_TOLERANCE:
-        _raise_mismatch(f"logits differ by {distance:.1e} (at most {LOGIT_TOLERANCE:g})")
+        yield f"logits differ by {distance:.1e} (at most {LOGIT_TOLERANCE:g})"
     src_ids = random_rows(model, (24, 1, 9, 15))
     if engine_decode(engine, bundle, src_ids) != [hypothesis.ids for hypothesis in greedy_decode(stepper, src_ids)]:
-        _raise_mismatch("greedy decoding finds other tokens")
+        yield "greedy decoding finds other tokens"
     src_ids = random_rows(model, (9, 9))
     if engine_decode(engine, bundle, src_ids, 5) != [best.ids for best, *_ in beam_search(stepper, src_ids, 5)]:
-        _raise_mismatch("5 beams find other tokens")
-
-
-def _raise_mismatch(reason: str) -> None:
-    raise UserError(f"transformers computes something else than this model: {reason}; translate with minitrans")
+        yield "5 beams find other tokens"
 
 
 @torch.no_grad()
