@@ -10,7 +10,7 @@ from minitrans.text.lines import escape_controls
 
 if TYPE_CHECKING:
     from minitrans.translate.scoring import Scores
-    from minitrans.translate.translator import Translation, Translator
+    from minitrans.translate.translator import Translator
 
 
 def add_decoding(parser: Parser) -> None:
@@ -102,11 +102,6 @@ def load_translator(run: str, args: Namespace) -> "Translator":
 def options(args: Namespace, first_line: int) -> dict[str, Any]:
     """The arguments, from the flags, that every way of translating takes."""
     return {"batch_tokens": args.batch_tokens, "use_cache": not args.no_cache, "first_line": first_line}
-
-
-def translate(translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace) -> "list[Translation]":
-    """The best translation of each line, with its score."""
-    return translator.translations(lines, args.beam, length_penalty=args.length_penalty, **options(args, first_line))
 
 
 def print_scores(named: "Sequence[tuple[str, Scores]]") -> None:

@@ -6,14 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minitrans.cli.arguments import Parser
-from minitrans.cli.common import (
-    add_decoding,
-    add_test_set_flags,
-    load_translator,
-    print_scores,
-    read_test_set,
-    translate,
-)
+from minitrans.cli.common import add_decoding, add_test_set_flags, load_translator, options, print_scores, read_test_set
 from minitrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,7 +38,8 @@ def evaluate_command(args: Namespace) -> int:
     outputs = []
     for translator in translators:
         began = time.perf_counter()
-        outputs.append((translate(translator, sources, 1, args), time.perf_counter() - began))
+        best = translator.translations(sources, args.beam, length_penalty=args.length_penalty, **options(args, 1))
+        outputs.append((best, time.perf_counter() - began))
     from minitrans.translate.scoring import mean_and_std, references_by_line, score_systems, score_unsure
 
     texts = [[translation.text for translation in translations] for translations, _ in outputs]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
 from minitrans.cli.arguments import Parser, bounded_number, positive_int
-from minitrans.cli.common import add_decoding, load_translator, options, translate
+from minitrans.cli.common import add_decoding, load_translator, options
 from minitrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -131,14 +131,16 @@ def output_lines(
     """
     from minitrans.translate.translator import Translation
 
+    given = options(args, first_line)
     if args.sample:
-        texts = translator.sample(lines, args.sample, args.seed, **options(args, first_line))
+        texts = translator.sample(lines, args.sample, args.seed, **given)
         unknown = map(translator.unknown, lines, texts)
         n_best = [[Translation(text, 0.0, unknown=words)] for text, words in zip(texts, unknown, strict=True)]
     elif args.n_best:
-        n_best = translator.n_best(lines, args.beam, length_penalty=args.length_penalty, **options(args, first_line))
+        n_best = translator.n_best(lines, args.beam, length_penalty=args.length_penalty, **given)
     else:
-        n_best = [[translation] for translation in translate(translator, lines, first_line, args)]
+        best = translator.translations(lines, args.beam, length_penalty=args.length_penalty, **given)
+        n_best = [[translation] for translation in best]
     for number, (first, *others) in enumerate(n_best, first_line):
         remarks = ["unsure"] * (first.unsure and doubts == "told")
         remarks += [f"not in the training data: {', '.join(first.unknown)}"] * bool(first.unknown)
