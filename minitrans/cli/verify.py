@@ -88,13 +88,12 @@ def measure_minitrans(args: Namespace, progress: "Console") -> "tuple[Report, Mo
     from minitrans.verify.proof import run, run_sabotaged, sabotages_to_run, self_test
     from minitrans.verify.subject import fresh_model, load_run_and_pairs, model_and_random_pairs
 
-    if args.sabotage:
-        if args.run or args.data or args.self_test:
-            raise UserError("--sabotage breaks a fresh model: give no RUN, --data or --self-test with it")
-        with progress.status("measuring"):
-            return run_sabotaged(args.sabotage, args.compiled), model_and_random_pairs(fresh_model())
+    if args.sabotage and (args.run or args.data or args.self_test):
+        raise UserError("--sabotage breaks a fresh model: give no RUN, --data or --self-test with it")
     with progress.status("measuring"):
         subject = load_run_and_pairs(Path(args.run), args.data) if args.run else model_and_random_pairs(fresh_model())
+        if args.sabotage:
+            return run_sabotaged(args.sabotage, args.compiled), subject
         report = run(subject=subject, compiled=args.compiled)
     if args.self_test:
         total, disable = len(sabotages_to_run(args.compiled)), not progress.is_terminal
