@@ -25,12 +25,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=description, formatter_class=HelpFormatter, allow_abbrev=False)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse the arguments. Everything after -- belongs to `texts`, even if it begins with a dash.
-
-        Raises:
-            UserError: A flag is unknown (the message names the nearest one), wrong or missing; or an argument too many.
-            SystemExit: After --help, with code 0.
-        """
+        """Parse the arguments. Everything after -- belongs to `texts`, even if it begins with a dash."""
         end = argv.index("--") if "--" in argv else len(argv)
         args, others = self.parse_known_intermixed_args(argv[:end])
         texts = argv[end + 1 :]

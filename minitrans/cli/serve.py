@@ -62,11 +62,7 @@ def serve_command(args: Namespace) -> int:
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """A socket on a host's port, 0 for any that is free.
-
-    Raises:
-        UserError: There is no such address here, or it is in use.
-    """
+    """A socket on a host's port, 0 for any that is free."""
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, UnicodeError) as error:

@@ -89,11 +89,7 @@ class TracedTranslation:
 
 
 def trace_translations(translator: Translator, texts: Sequence[str]) -> list[TracedTranslation]:
-    """Translate each sentence of the texts greedily, and look at how; a blank one is left out, with a logged warning.
-
-    Raises:
-        UserError: All are blank, or there are none.
-    """
+    """Translate each sentence of the texts greedily, and look at how; a blank one is left out, with a warning."""
     traced = []
     sentences = [sentence for text in texts for sentence in translator.to_sentences(text)]
     translations = translator.translations(sentences, attention=True)

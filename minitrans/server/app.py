@@ -46,7 +46,7 @@ PAGE_HEADERS = {"Content-Security-Policy": "base-uri 'none'; form-action 'none';
 
 
 class Api:
-    """An ASGI application; errors are answered with {"error": "..."}."""
+    """An ASGI application, with the limits of `minitrans serve`; errors are answered with {"error": "..."}."""
 
     def __init__(
         self,
@@ -56,11 +56,6 @@ class Api:
         most_waiting: int,
         origins: Sequence[str] = (),
     ) -> None:
-        """Take a translator for each pair of languages, and the limits.
-
-        They are the characters of a request, a client's requests in a minute (0: no limit), and requests that may wait.
-        Scripts of the sites `origins` may send requests from a browser; `*` is any site.
-        """
         self._translators = {(each.bundle.source, each.bundle.target): each for each in translators}
         self._char_limit, self._rate_limit = char_limit, rate_limit
         self._minute, self._clients = 0, Counter[str]()

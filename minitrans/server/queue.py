@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 MAX_BATCH_LINES = 256  # lines of requests that are computed in one go; a single request may have more
 
-BatchFunction = Callable[
-    [Sequence[str]], Sequence[Any]
-]  # gives a result for each line; the lines of requests with equal work may be passed together
+# Gives a result for each line; the lines of requests with equal work may be passed together.
+BatchFunction = Callable[[Sequence[str]], Sequence[Any]]
 ResultsFuture = asyncio.Future[Sequence[Any]]
 
 
@@ -20,7 +19,7 @@ class _Request(NamedTuple):
 
 
 class RequestQueue:
-    """Requests in the order of their arrival, at most `most`; one whose answer is cancelled is dropped."""
+    """Requests in the order of their arrival, at most `most` (else QueueFull); a cancelled answer drops its request."""
 
     def __init__(self, most: int) -> None:
         self._most, self._requests, self._more = most, list[_Request](), asyncio.Event()
@@ -30,11 +29,7 @@ class RequestQueue:
         return [request for request in self._requests if not request.answer.done()]
 
     def put(self, work: BatchFunction, lines: Sequence[str]) -> ResultsFuture:
-        """Add a request; return a future with the results of its lines, in their order.
-
-        Raises:
-            asyncio.QueueFull: No more may wait.
-        """
+        """Add a request; return a future with the results of its lines, in their order."""
         self._requests = self.waiting_requests()
         if len(self._requests) >= self._most:
             raise asyncio.QueueFull("too many requests wait; ask again in a while")

@@ -12,11 +12,7 @@ VOID_TAGS = "area", "base", "br", "col", "embed", "hr", "img", "input", "link", 
 
 
 def split_html(html: str) -> list[str]:
-    """Cut HTML into pieces: markup and plain texts to translate, by turns; the first and the last are markup.
-
-    Raises:
-        UserError: The parser cannot read it.
-    """
+    """Cut HTML into pieces: markup and plain texts to translate, by turns; the first and the last are markup."""
     parser, end = _PieceStartParser(convert_charrefs=False), html.rfind(">") + 1
     try:
         parser.feed(html[:end])  # no tag follows: looking for one there takes cubic time
