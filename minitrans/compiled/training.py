@@ -64,15 +64,10 @@ def _call_function(name: str, dtype: torch.dtype, *arguments: object) -> Any:
 def batch_loss(
     plan: Plan, src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float, dtype: torch.dtype
 ) -> Tensor:
-    """What `minitrans.model.loss.batch_loss` returns for the model of a plan.
+    """What `minitrans.model.loss.batch_loss` returns for the model of a plan; the ids and `smoothing` are the same.
 
-    Args:
-        plan: Of a model on the CPU; its parameters are float32, or float64 as `dtype`.
-        src_ids: int64 (B, S).
-        tgt_in: int64 (B, T).
-        tgt_out: int64 (B, T).
-        smoothing: In [0, 1).
-        dtype: Of the products: bfloat16, float32 or float64.
+    The model is on the CPU; its parameters are float32, or float64 as `dtype`. Products are computed in `dtype`:
+    bfloat16, float32 or float64.
 
     Raises:
         ValueError: A sequence is longer than `max_len`.
@@ -146,16 +141,6 @@ def _draw_dropout(p: float) -> _Dropout:
     return _Dropout(draw_seed() if dropped else 0, dropped)
 
 
-class _Tape:
-    """What a pass keeps for the way back, in memory of the library's, which has it back when nobody has this object."""
-
-    def __init__(self, model: _Model, batch: _Batch, hidden: Tensor) -> None:
-        """Make the pass; write the hidden states."""
-        self.model = model
-        self.address = _call_function("forward", hidden.dtype, model, batch, hidden)
-        weakref.finalize(self, _call_function, "release", hidden.dtype, self.address)
-
-
 class _HiddenStates(torch.autograd.Function):
     """A plan's tables and parameters -> what `hidden_states` returns."""
 
@@ -167,7 +152,10 @@ class _HiddenStates(torch.autograd.Function):
         src_ids, tgt_in, lengths = batch
         sizes = *src_ids.shape, tgt_in.size(1), plan.config.pad_id
         hidden = plan.output.new_empty(int(lengths.sum()), plan.config.d_model, dtype=dtype)
-        ctx.tape = _Tape(_model_struct(plan), _Batch(*(ids.data_ptr() for ids in batch), *sizes), hidden)
+        ctx.model = _model_struct(plan)
+        pointers = ctx.model, _Batch(*(ids.data_ptr() for ids in batch), *sizes), hidden
+        ctx.tape = _call_function("forward", dtype, *pointers)  # what it keeps for the way back, in its own memory
+        weakref.finalize(ctx.model, _call_function, "release", dtype, ctx.tape)
         ctx.n_tables = 1 if plan.tied else 3
         ctx.save_for_backward(*tensors)
         return hidden, tensors[ctx.n_tables - 1]
@@ -180,8 +168,8 @@ class _HiddenStates(torch.autograd.Function):
         d_tables = [*(torch.zeros_like(table) for table in tables[:-1]), d_output.contiguous()]
         sizes = [parameter.numel() for parameter in parameters]
         flat = d_output.new_empty(sum(sizes))
-        pointers = ctx.tape.address, grad.contiguous(), flat, d_tables[0], d_tables[len(d_tables) // 2]
-        _call_function("backward", grad.dtype, ctx.tape.model, *pointers)
+        pointers = ctx.tape, grad.contiguous(), flat, d_tables[0], d_tables[len(d_tables) // 2]
+        _call_function("backward", grad.dtype, ctx.model, *pointers)
         d_parameters = (part.view_as(p) for part, p in zip(flat.split(sizes), parameters, strict=True))
         return None, None, None, *d_tables, *d_parameters
 
