@@ -26,11 +26,10 @@ import numpy.typing as npt
 import torch
 from torch import distributed
 
-from minitrans.data.batching import collate, plan_batches
+from minitrans.data.batching import IdRows, collate_rows, plan_batches
 from minitrans.data.corpus import load_corpus
 from minitrans.files import write_file
 from minitrans.model.decoding import token_log_probs
-from minitrans.model.loss import CHUNK_ROWS
 from minitrans.text.lines import read_lines
 from minitrans.text.reading import clean
 from minitrans.training.config import RunConfig
@@ -48,7 +47,7 @@ SAMPLING_TOP_K = 10  # likeliest tokens from which those of new sources are draw
 # A model writes shorter texts than it is taught, so long targets are favoured; sources need no help.
 LENGTH_PENALTIES = {"forward": 3.0, "backward": 1.0}
 VOTE_WEIGHT, BACKWARD_WEIGHT, LENGTH_WEIGHT = 2.0, 0.3, 0.4  # see `rerank_candidates`
-SCORING_TOKENS = 4096  # in a batch to score
+SCORING_TOKENS = 1024  # in a batch to score, all of whose logits are held
 
 
 def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
@@ -148,18 +147,14 @@ def pair_log_probs(translator: Translator, sources: Sequence[str], targets: Sequ
     model, tokenizer = translator.bundle.model, translator.bundle.tokenizer
     longest = model.config.max_len - 1
     sides = tokenizer.reader.preprocess_pairs(sources, targets)
-    src, tgt = ([ids[:longest] for ids in tokenizer.encode_batch(lines)] for lines in sides)
-    src_lengths, tgt_lengths = (np.array([len(ids) + 1 for ids in rows]) for rows in (src, tgt))
-    totals = np.zeros(len(src))
+    src, tgt = (IdRows.from_lists([ids[:longest] for ids in tokenizer.encode_batch(lines)]) for lines in sides)
+    totals = np.zeros(len(sources))
     quick = precision_and_reason("auto", "cpu")[0] == "bf16"
-    for rows in plan_batches(src_lengths, tgt_lengths, SCORING_TOKENS, None):
-        batch = collate([src[i] for i in rows], [tgt[i] for i in rows], *tokenizer.special_ids)
-        real = batch.tgt_out != tokenizer.pad_id
+    for rows in plan_batches(src.lengths + 1, tgt.lengths + 1, SCORING_TOKENS, None):
+        batch = collate_rows(src.take(rows), tgt.take(rows), *tokenizer.special_ids)
         with torch.autocast("cpu", torch.bfloat16, enabled=quick):
-            hidden = model.hidden_states(batch.src_ids, batch.tgt_in)[real]
-            chunks = zip(hidden.split(CHUNK_ROWS), batch.tgt_out[real].split(CHUNK_ROWS), strict=True)
-            log_p = torch.cat([token_log_probs(model.output(h), y) for h, y in chunks])
-        totals[rows] = torch.zeros(real.shape).masked_scatter(real, log_p).sum(1).double()
+            log_p = token_log_probs(model(batch.src_ids, batch.tgt_in), batch.tgt_out)
+        totals[rows] = log_p.masked_fill(batch.tgt_out == tokenizer.pad_id, 0).sum(1).double()
     return totals
 
 
