@@ -272,17 +272,13 @@ def _fit(
 
 
 def _end_processes(trainer: Trainer, patience: float = 0) -> list[int]:
-    """End the processes that this one has started.
-
-    Returns:
-        The exit codes of those that ended by themselves; it waits at most `patience` seconds for the first of them.
-    """
+    """End the processes that this one has started, and return the exit codes of those that ended by themselves."""
     launcher = trainer.strategy.launcher
     if not isinstance(launcher, _SubprocessScriptLauncher):
         return []
     processes = [*launcher.procs]
     launcher.procs.clear()  # or the thread that watches them kills this process as well
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + patience  # for the first of them to end
     while processes and all(process.poll() is None for process in processes) and time.monotonic() < deadline:
         time.sleep(0.05)
     codes = [process.returncode for process in processes if process.returncode is not None]
