@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import replace
 from itertools import product
 from typing import Any, cast
@@ -87,17 +86,6 @@ def test_each_sub_layer_has_its_kind_its_eps_and_its_dropout() -> None:
     assert dropout_probabilities(read_plan(model.eval())) == [0.0] * len(wanted)
 
 
-@pytest.mark.parametrize(
-    "sizes", [{"n_heads": 1}, {"d_head": None}, {"n_heads": 3, "d_head": 5}, {"d_ff": 1}, {"max_len": 1}], ids=str
-)
-@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16, torch.float16, "meta"], ids=str)
-def test_all_sizes_dtypes_and_devices_are_known(sizes: dict[str, Any], kind: Any) -> None:
-    plan = read_plan(random_model(1, **sizes).to(kind))
-    dtype = torch.float64 if kind == "meta" else kind
-    device = "meta" if kind == "meta" else "cpu"
-    assert {(x.dtype, x.device.type) for x in (*plan_tensors(plan), plan.positions)} == {(dtype, device)}
-
-
 # -- What is refused, and in which words ----------------------------------------------------------------------------
 
 
@@ -154,59 +142,30 @@ def make_positions_float64(model: Transformer) -> None:
     model.positions = model.positions.double()
 
 
-def enlarge_vocabulary(model: Transformer) -> None:
-    model.src_embedding.weight = model.tgt_embedding.weight = model.output.weight = nn.Parameter(torch.ones(12, 6))
-
-
 SRC_EMBEDDING_TEXT = "src_embedding.weight torch.float64 on cpu"
 REFUSED_CHANGES: list[tuple[Change, str]] = [
     # types
     (make_subclass(""), "the model is a mine.Mine, known is Transformer"),
-    (make_subclass("encoder.layers"), "encoder.layers is a mine.Mine, known is ModuleList"),
     (make_subclass(f"{ENCODER}.ff"), "encoder.layers.0.ff is a mine.Mine, known is FeedForward"),
-    (
-        put(f"{DECODER}.cross_norm", lambda _: nn.RMSNorm(6)),
-        "decoder.layers.1.cross_norm is a torch.nn.modules.normalization.RMSNorm, known is LayerNorm",
-    ),
     (
         lambda m: parametrize.register_parametrization(m.get_submodule(f"{ENCODER}.ff.w_1"), "weight", Scale()),
         "encoder.layers.0.ff.w_1 is a torch.nn.utils.parametrize.ParametrizedLinear, known is Linear",
     ),
-    (
-        lambda m: m.encoder.layers.__setitem__(1, deepcopy(m.decoder.layers[1])),
-        "encoder.layers.1 is a minitrans.model.layers.DecoderLayer, known is EncoderLayer",
-    ),
     (put("positions", nn.Parameter), "positions is a torch.nn.parameter.Parameter, known is Tensor"),
     # hooks and methods
     (add_hook(""), "the model has a forward hook"),
-    (add_hook("encoder"), "encoder has a forward hook"),
     (add_hook(f"{DECODER}.ff.w_1", "forward_pre"), "decoder.layers.1.ff.w_1 has a forward hook"),
-    (add_hook("dropout"), "dropout has a forward hook"),
-    (add_hook(f"{ENCODER}.self_norm"), "encoder.layers.0.self_norm has a forward hook"),
-    (add_hook("src_embedding"), "src_embedding has a forward hook"),
-    (add_hook("decoder.layers"), "decoder.layers has a forward hook"),
     (add_hook("decoder", "full_backward"), "decoder has a backward hook"),
     (add_hook("output", "full_backward_pre"), "output has a backward hook"),
     (put(f"{ENCODER}.ff.forward", lambda _: no_op), "encoder.layers.0.ff has an attribute forward that is not known"),
-    (put(f"{ENCODER}.ff_norm.gain", lambda _: 2.0), "encoder.layers.0.ff_norm has an attribute gain that is not known"),
     # parts
     (put("encoder.norm", lambda _: None), "encoder has no norm"),
-    (lambda m: delattr(m.get_submodule(DECODER), "cross_attn"), "decoder.layers.1 has no cross_attn"),
-    (lambda m: m.decoder.layers.__delitem__(0), "decoder.layers has no 1"),
     (put(f"{ENCODER}.ff.w_2", lambda _: nn.Linear(13, 6, bias=False)), "encoder.layers.0.ff.w_2 has no bias"),
-    (put("decoder.norm", lambda _: nn.LayerNorm(6, bias=False)), "decoder.norm has no bias"),
-    (lambda m: m.encoder.layers.append(m.encoder.layers[0]), "encoder.layers has a part 2 that is not known"),
     (put(f"{DECODER}.gate", lambda _: nn.Linear(6, 6)), "decoder.layers.1 has a part gate that is not known"),
     (put("output.bias", lambda _: nn.Parameter(torch.zeros(11))), "output has a part bias that is not known"),
     # sizes
-    (
-        put(f"{ENCODER}.self_attn.w_qkv", lambda _: nn.Linear(6, (2 + 1 + 1) * 4)),  # grouped heads
-        "encoder.layers.0.self_attn.w_qkv.weight is (16, 6) in shape, known is (24, 6)",
-    ),
     (put("positions", lambda old: old[:9]), "positions is (9, 6) in shape, known is (17, 6)"),
-    (enlarge_vocabulary, "src_embedding.weight is (12, 6) in shape, known is (11, 6)"),
     (put(f"{DECODER}.cross_attn.n_heads", lambda _: 4), "decoder.layers.1.cross_attn.n_heads is 4, known is 2"),
-    (put(f"{DECODER}.cross_attn.d_head", lambda _: 2), "decoder.layers.1.cross_attn.d_head is 2, known is 4"),
     # rows of a table that are treated in another way, and what tables are one
     (replace_tgt_embedding(padding_idx=PAD), "tgt_embedding.padding_idx is 3, known is None"),
     (replace_tgt_embedding(max_norm=1.0), "tgt_embedding.max_norm is 1.0, known is None"),
@@ -218,12 +177,7 @@ REFUSED_CHANGES: list[tuple[Change, str]] = [
     ),
     # memory, dtype and device
     (make_weight_noncontiguous, "encoder.layers.0.ff.w_1.weight does not lie in one piece in memory"),
-    (put("positions", lambda old: old.t().contiguous().t()), "positions does not lie in one piece in memory"),
     (make_positions_float64, "positions is torch.float64 on cpu, src_embedding.weight torch.float32 on cpu"),
-    (
-        put(f"{DECODER}.ff_norm", lambda old: old.float()),
-        f"decoder.layers.1.ff_norm.weight is torch.float32 on cpu, {SRC_EMBEDDING_TEXT}",
-    ),
     (
         put(f"{DECODER}.ff_norm", lambda old: old.to("meta")),
         f"decoder.layers.1.ff_norm.weight is torch.float64 on meta, {SRC_EMBEDDING_TEXT}",
