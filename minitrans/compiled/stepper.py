@@ -96,7 +96,7 @@ class CompiledStepper:
         def pointer(tensor: Tensor) -> int:
             key = tensor.data_ptr()
             if key not in copies:
-                copies[key] = tensor.detach().to(self._computed, copy=True).contiguous()
+                copies[key] = tensor.detach().to(self._computed, copy=True)
             return copies[key].data_ptr()
 
         sublayers = [SublayerParameters(*map(pointer, x.parameters), eps=x.eps) for x in (*plan.encoder, *plan.decoder)]

@@ -266,7 +266,7 @@ EQUIVALENT_MUTANTS = {
     },
     "compiled.stepper.CompiledStepper.__init__.pointer": {
         "key = tensor": "a matrix that has several names is one tensor",
-        "copies[key] = tensor.to(self._computed, copy=True).contiguous()": "nobody asks for a gradient",
+        "copies[key] = tensor.to(self._computed, copy=True)": "nobody asks for a gradient",
     },
     "compiled.stepper.CompiledStepper.begin": {
         "real = padding_mask(src_ids, self.config.pad_id)[:, -1, 0]": "the only element is the first and the last",

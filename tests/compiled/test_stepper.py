@@ -150,16 +150,6 @@ def test_what_is_no_number_is_followed_by_padding(dtype: torch.dtype, parameter:
     assert ids.tolist() == [[PAD, PAD]]
 
 
-def test_weights_may_lie_in_any_order() -> None:
-    model = random_model(22)
-    plan = read_plan(model)
-    for parameter in model.parameters():
-        if parameter.dim() == 2:
-            parameter.data = parameter.data.t().contiguous().t()
-    assert not plan.src_embedding.is_contiguous()
-    assert worst_step_deviation(model, CompiledStepper(plan), 23, 9, LENGTHS) < 1e-11
-
-
 @pytest.mark.usefixtures("_lesser_processor")
 def test_lesser_processors_get_the_same() -> None:
     model = random_model(18, vocab_size=300)
