@@ -105,14 +105,11 @@ def test_a_library_that_another_process_removes_meanwhile_is_compiled_anew(
         assert load() == (path, True)
 
 
-@pytest.mark.parametrize(
-    "kept", [lambda whole: whole[: len(whole) // 2], lambda whole: b"", lambda whole: whole + b"."]
-)
-def test_a_damaged_library_is_compiled_anew(kept: Callable[[bytes], bytes], load: Load) -> None:
+def test_a_damaged_library_is_compiled_anew(load: Load) -> None:
     path, _ = load()
     assert load() == (path, False)
     other = path.with_name("other")
-    other.write_bytes(kept(path.read_bytes()))
+    other.write_bytes(path.read_bytes()[:-1])
     other.chmod(0o700)
     other.replace(path)  # what is loaded stays as it is
     assert load() == (path, True)
@@ -201,15 +198,6 @@ def test_a_terminal_is_told_what_is_compiled_and_how_long_it_took(
     assert terminal.getvalue() == f"minitrans: compiling {source}, once on this machine ...\n"
 
 
-def failing_compiler(text: bytes, folder: Path) -> str:
-    """A command that fails with these words."""
-    (folder / "words").write_bytes(text)
-    command = folder / "compiler"
-    command.write_text(f"#!/bin/sh\ncat {folder}/words >&2\nexit 3\n")
-    command.chmod(0o700)
-    return str(command)
-
-
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
@@ -225,9 +213,10 @@ def failing_compiler(text: bytes, folder: Path) -> str:
 def test_a_compiler_that_fails_is_quoted(
     said: bytes, reason: str, source: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CXX", command := failing_compiler(said, tmp_path))
+    (tmp_path / "said").write_bytes(said)
+    monkeypatch.setenv("CXX", f"sh -c 'cat {tmp_path}/said >&2; exit 3'")
     with pytest.raises(NotAdmittedError) as error:
         library.load_library(source, {})
-    assert str(error.value).startswith(f"{command} cannot compile and load {source} ({reason}")
+    assert str(error.value).startswith(f"sh cannot compile and load {source} ({reason}")
     assert "\n" not in str(error.value)
     assert not list(cache.iterdir())
