@@ -4,8 +4,6 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 
-import pytest
-
 from minitrans.server.queue import MAX_BATCH_LINES, RequestQueue
 
 
@@ -23,10 +21,10 @@ class RecordingWork:
 
 
 def with_running_queue(test: Callable[[RequestQueue], Awaitable[None]]) -> Callable[[], None]:
-    """A test that runs with a queue for five, which runs from when the test first waits."""
+    """A test that runs with a queue for nine, which runs from when the test first waits."""
 
     async def both() -> None:
-        queue = RequestQueue(5)
+        queue = RequestQueue(9)
         running = asyncio.create_task(queue.run())
         await asyncio.wait_for(test(queue), 20)
         running.cancel()
@@ -36,15 +34,18 @@ def with_running_queue(test: Callable[[RequestQueue], Awaitable[None]]) -> Calla
 
 @with_running_queue
 async def test_equal_work_is_done_together_and_every_request_gets_its_own_lines(queue: RequestQueue) -> None:
-    one, other = RecordingWork(), RecordingWork()
+    """Or its own failure, after which the queue goes on."""
+    failing, one, other = RecordingWork(), RecordingWork(), RecordingWork()
+    failed = [queue.put(failing, [line]) for line in ("bad", "a")]
     answers = [queue.put(work, lines) for work, lines in ((one, ["a", "b"]), (other, ["c"]), (one, []), (one, ["d"]))]
     gone = queue.put(one, ["gone"])
     gone.cancel()
-    assert len(queue.waiting_requests()) == 4
+    assert len(queue.waiting_requests()) == 6
     assert await asyncio.gather(*answers) == [["A", "B"], ["C"], [], ["D"]]
     assert queue.waiting_requests() == []
     assert one.given == [["a", "b", "d"]]
     assert other.given == [["c"]]
+    assert list(map(str, await asyncio.gather(*failed, return_exceptions=True))) == ["bad", "bad"]
 
 
 @with_running_queue
@@ -74,23 +75,3 @@ async def test_who_leaves_while_it_is_computed_takes_nothing_from_the_others(que
         left.clear()
     left.set()
     assert await queue.put(work, ["d"]) == ["D"]
-
-
-@with_running_queue
-async def test_no_more_wait_than_may_and_a_cancelled_one_makes_room(queue: RequestQueue) -> None:
-    answers = [queue.put(RecordingWork(), ["a"]) for _ in range(5)]
-    with pytest.raises(asyncio.QueueFull):
-        queue.put(RecordingWork(), ["a"])
-    answers[2].cancel()
-    assert await queue.put(RecordingWork(), ["b"]) == ["B"]
-
-
-@with_running_queue
-async def test_a_failure_is_told_to_those_it_concerns_and_the_queue_goes_on(queue: RequestQueue) -> None:
-    work = RecordingWork()
-    answers = [queue.put(work, [line]) for line in ("bad", "a")]
-    later = queue.put(RecordingWork(), ["b"])
-    for answer in answers:
-        with pytest.raises(ValueError, match="bad"):
-            await answer
-    assert await later == ["B"]
