@@ -19,10 +19,8 @@ from minitrans.verify.subject import (
     model_and_text_pairs,
 )
 
-Pairs = list[tuple[str, str]]
 
-
-def read_pairs(split: str, n: int | None = None, folder: Path = CORPUS) -> Pairs:
+def read_pairs(split: str, n: int | None = None, folder: Path = CORPUS) -> list[tuple[str, str]]:
     """Sentence pairs of the tests' corpus, or of another."""
     en, zh = ((folder / f"{split}.{code}").read_text(encoding="utf-8").splitlines()[:n] for code in ("en", "zh"))
     return list(zip(en, zh, strict=True))
