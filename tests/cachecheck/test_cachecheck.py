@@ -327,7 +327,8 @@ def test_the_full_pass_may_be_anothers() -> None:
     assert step_deviation(case, reference=Toy("no mask")) > 1e-3
 
 
-def test_a_pair_of_functions_is_enough() -> None:
+def test_a_model_of_functions_offers_what_it_is_given() -> None:
+    """That a pair of them is enough: test_your_model.py."""
     toy = Toy()
     memory = toy.encode(torch.tensor([[4, 5]]), torch.ones(1, 2, dtype=torch.bool))
 
@@ -341,32 +342,23 @@ def test_a_pair_of_functions_is_enough() -> None:
         cache = toy.new_cache(of(len(tokens)), len(tokens), MAX_LEN) if cache is None else cache
         return toy.feed(tokens, cache)[0], cache
 
-    pair = Functions(full, step, V, drop=toy.drop_last, dtype=torch.float64, max_len=MAX_LEN)
-    results = check_cache(pair).checks
-    assert {r.id for r in results if r.passed} >= {"steps", "chunks", "lengths", "causal.values", "batch", "rollback"}
-    assert {r.id for r in results if not r.offered} >= {"rows", "causal.gradient", "padding.left"}
     more: dict[str, Any] = {"select": toy.select_rows, "drop": toy.drop_last, "embedding": toy.tokens}
-    whole = Functions(full, step, V, **more, dtype=torch.float64, max_len=MAX_LEN)
-    assert {r.id for r in check_cache(whole).checks if r.passed} >= {"rows", "rollback", "causal.gradient"}
-    toy.fault = "positions restart"
-    with pytest.raises(AssertionError, match="positions start at 0 again at every step"):
-        check_cache(pair)
-
-
-class RaisingToy(Toy):
-    """It raises in its cache, as does many a model whose cache nobody has tried."""
-
-    def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
-        raise IndexError("index out of\nrange in self")
+    results = check_cache(Functions(full, step, V, **more, dtype=torch.float64, max_len=MAX_LEN)).checks
+    passed = {"steps", "chunks", "lengths", "causal.values", "causal.gradient", "batch", "rows", "rollback"}
+    assert {result.id for result in results if result.passed} >= passed
 
 
 def test_a_model_that_cannot_step_is_told_in_its_own_words_and_proves_nothing() -> None:
-    results = {result.id: result for result in run(RaisingToy()).checks}
+    class Raising(Toy):
+        def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
+            raise IndexError("index out of\nrange in self")
+
+    results = {result.id: result for result in run(Raising()).checks}
     assert not results["steps"].offered
     assert results["steps"].detail == "IndexError: index out of range in self"
     assert results["causal.values"].passed
     with pytest.raises(AssertionError, match=r"\Asteps: IndexError: index out of range in self\ncausal"):
-        check_cache(RaisingToy("no mask"))
+        check_cache(Raising("no mask"))
 
 
 @pytest.mark.parametrize("calls", [[], [(27,)], [(3, 9), (3, 9)]])  # shapes of ids; those of the tokens are (3, 9)
@@ -385,32 +377,26 @@ def test_a_gradient_is_taken_only_from_what_embeds_the_tokens(calls: list[tuple[
     assert result.detail == "the module that is said to embed the tokens is not called exactly once with them"
 
 
-class Float32OnlyToy(Toy):
-    """It can be had in float32 alone."""
-
-    error: type[Exception]
-
-    def to(self, dtype: torch.dtype) -> Toy:
-        if dtype == torch.float64:
-            raise self.error("Expected Float32, got another")
-        return super().to(dtype)
-
-    def full_pass(self, *given: Any) -> list[Tensor]:
-        return super().full_pass(*given[: 3 * (self.dtype == torch.float32)])
-
-
 @pytest.mark.parametrize("error", [NotOfferedError, RuntimeError, ValueError, TypeError])
 def test_a_model_that_lacks_float64_is_measured_in_what_it_has(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    monkeypatch.setattr(Float32OnlyToy, "error", error, raising=False)
-    report = check_cache(Float32OnlyToy(dtype=torch.float32))
+    class Float32Only(Toy):
+        def to(self, dtype: torch.dtype) -> Toy:
+            if dtype == torch.float64:
+                raise error("Expected Float32, got another")
+            return super().to(dtype)
+
+        def full_pass(self, *given: Any) -> list[Tensor]:
+            return super().full_pass(*given[: 3 * (self.dtype == torch.float32)])
+
+    report = check_cache(Float32Only(dtype=torch.float32))
     assert {name for result in report.checks for name in result.by_dtype} == {"float32"}
     assert all(result.measured is None for result in report.checks)
     assert next(result for result in report.checks if result.id == "chunks").passed
-    monkeypatch.setattr(Float32OnlyToy, "full_pass", CachedModel.full_pass)
+    monkeypatch.setattr(Float32Only, "full_pass", CachedModel.full_pass)
     with pytest.raises(AssertionError, match=r"\Ano full pass: Expected Float32, got another\Z"):
-        check_cache(Float32OnlyToy(dtype=torch.float32).to(torch.bfloat16))
+        check_cache(Float32Only(dtype=torch.float32).to(torch.bfloat16))
 
 
 def test_logits_are_measured_by_the_largest_of_sentences_that_begin_with_the_first_id() -> None:

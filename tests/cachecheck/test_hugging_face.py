@@ -11,8 +11,8 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from commands import refusal_message, run_cli
 
-from minitrans import cli
 from minitrans.cachecheck import run, self_test
 from minitrans.cachecheck.cache_checks import step_deviation
 from minitrans.cachecheck.faults import FAULTS
@@ -22,7 +22,6 @@ from minitrans.cachecheck.runner import random_case
 pytest.importorskip("transformers")
 hugging_face = importlib.import_module("minitrans.cachecheck.hugging_face")
 issue = importlib.import_module("minitrans.verify.issue")
-Capture = pytest.CaptureFixture[str]
 
 # Their positions begin where the padding does, unless position_ids say otherwise; rotary angles are float32.
 MASK_ALONE = {"padding.left-mask-alone"}
@@ -105,11 +104,10 @@ def test_no_parameter_is_zero_or_one_and_they_are_the_same_each_time() -> None:
     assert not any(((p == 0) | (p == 1)).any() for p in one.values())
 
 
-def test_a_folder_with_weights_is_measured(tmp_path: Path, capsys: Capture) -> None:
+def test_a_folder_with_weights_is_measured(tmp_path: Path) -> None:
     hugging_face.small_model("marian").model.save_pretrained(tmp_path / "model")
-    capsys.readouterr()
-    assert cli.main(["verify", "--model", str(tmp_path / "model"), "--json", "--report", str(tmp_path / "page")]) == 0
-    out, err = capsys.readouterr()
+    code, out, err = run_cli("verify", "--model", tmp_path / "model", "--json", "--report", tmp_path / "page")
+    assert code == 0
     checks = {check["id"]: check for check in json.loads(out)["checks"]}
     assert checks["steps"]["passed"]
     assert checks["steps"]["measured"] < 1e-12
@@ -124,8 +122,9 @@ def test_a_class_stands_for_its_architecture() -> None:
     assert hugging_face.load("MarianMTModel").name == hugging_face.load("marian").name
 
 
-def test_a_failed_check_ends_with_code_1_and_is_explained(tmp_path: Path, capsys: Capture) -> None:
-    assert cli.main(["verify", "--model", "gpt2", "--self-test", "--report", str(tmp_path / "issue.md")]) == 1
+def test_a_failed_check_ends_with_code_1_and_is_explained(tmp_path: Path) -> None:
+    code, out, _ = run_cli("verify", "--model", "gpt2", "--self-test", "--report", tmp_path / "issue.md")
+    assert code == 1
     text = (tmp_path / "issue.md").read_text(encoding="utf-8")
     assert re.search(
         r"^\| padding.left-mask-alone \| .* \| 1e-12 \| .*: padding is not attended to, but counted", text, re.M
@@ -134,7 +133,7 @@ def test_a_failed_check_ends_with_code_1_and_is_explained(tmp_path: Path, capsys
     assert "minitrans" not in program
     assert min(json.loads(printed)) > 0.1  # as a process that ran the program printed it
     assert re.search(r"^transformers 5\.\S+, torch 2\.", text, re.M)
-    out = " ".join(capsys.readouterr().out.split())
+    out = " ".join(out.split())
     assert "this looks like: padding is not attended to, but counted" in out
     assert "25 passed, 1 failed, 2 not offered" in out
     assert "7 sabotages, 7 caught" in out
@@ -190,14 +189,10 @@ def test_the_programs_of_an_issue_show_nothing_of_a_right_model(
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_measured_is_told_in_a_line(
-    flags: list[str], words: str, tmp_path: Path, capsys: Capture
-) -> None:
+def test_what_cannot_be_measured_is_told_in_a_line(flags: list[str], words: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"auto_map": {"AutoConfig": "code.Config"}}')  # never run, nor asked about
-    assert cli.main(["verify", "--model", *(flag.format(tmp=tmp_path) for flag in flags)]) == 2
-    out, err = capsys.readouterr()
-    assert re.fullmatch(f"minitrans: error: {words}.*\n", err)
-    assert out == ""
+    message = refusal_message("verify", "--model", *(flag.format(tmp=tmp_path) for flag in flags))
+    assert re.fullmatch(f"{words}.*", message)
 
 
 @pytest.mark.parametrize(
@@ -220,14 +215,10 @@ def test_what_is_not_installed_is_said(missing: str, words: str) -> None:
     assert missing in line
 
 
-def test_a_name_on_the_hub_fails_offline_in_a_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_a_name_on_the_hub_fails_offline_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(name: str, **_: object) -> None:
         raise OSError("We couldn't connect to the hub to load the files.\nCheck your internet connection.")
 
     monkeypatch.setattr(hugging_face.transformers.AutoConfig, "from_pretrained", offline)
-    assert cli.main(["verify", "--model", "somebody/some-model"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == (
-        "minitrans: error: --model somebody/some-model cannot be loaded, from a folder or the hub: "
-        "We couldn't connect to the hub to load the files"
-    )
+    said = "cannot be loaded, from a folder or the hub: We couldn't connect to the hub to load the files"
+    assert refusal_message("verify", "--model", "somebody/some-model") == f"--model somebody/some-model {said}"
