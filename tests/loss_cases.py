@@ -38,11 +38,6 @@ def with_gradients(
     return loss.detach(), *torch.autograd.grad(loss, (hidden, weight))
 
 
-def assert_equal(got: Sequence[Tensor], want: Sequence[Tensor]) -> None:
-    for one, other in zip(got, want, strict=True):
-        assert torch.equal(one, other)
-
-
 class ShapeRecorder(TorchDispatchMode):
     """Notes the shape of whatever any operation returns."""
 
