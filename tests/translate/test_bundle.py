@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import sentencepiece
 import torch
-from commands import EvilPickle, copy_run, refusal_message
+from commands import EvilPickle, copy_run, refusal_message, run_cli
 from conftest import randomize
 from safetensors.torch import load_file
 
-from minitrans import cli
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.reading import load_reader
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
@@ -85,15 +84,12 @@ def test_an_exported_reader_reads_as_the_run_does(plain: bool, placeholders: boo
         assert exported.preprocess(text) == own.preprocess(text)
 
 
-def test_a_run_without_a_list_of_words_and_a_threshold_says_nothing_of_either(
-    run_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_a_list_of_words_and_a_threshold_says_nothing_of_either(run_dir: Path) -> None:
     save_bundle(run_dir, replace(load_bundle(run_dir), source_words=None, threshold=None))
     bundle = load_bundle(run_dir)
     assert (bundle.source_words, bundle.threshold) == (None, None)
-    assert cli.main(["translate", str(run_dir), "--scores", "xyzzy", "I love you."]) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
+    code, out, err = run_cli("translate", run_dir, "--scores", "xyzzy", "I love you.")
+    assert (code, err) == (0, "")
     assert [line.split("\t")[1] for line in out.splitlines()] == ["", ""]
 
 
