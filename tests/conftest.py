@@ -125,6 +125,19 @@ def assert_close(got: Sequence[Tensor], want: Sequence[Tensor], relative: float 
         assert (one.double() - other.double()).abs().max() <= relative * other.abs().max()
 
 
+def record_calls(patch: pytest.MonkeyPatch, owner: Any, name: str) -> list[tuple[Any, ...]]:
+    """The arguments without names of each call of a function, or a method, from now on, in order."""
+    calls: list[tuple[Any, ...]] = []
+    original = getattr(owner, name)
+
+    def recording(*arguments: Any, **named: Any) -> Any:
+        calls.append(arguments)
+        return original(*arguments, **named)
+
+    patch.setattr(owner, name, recording)
+    return calls
+
+
 @pytest.fixture(scope="session")
 def fresh_model_report() -> Report:
     """What all checks measure on a fresh model."""

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import ATOL, generator, random_tensor, randomize, worst_deviation
+from conftest import ATOL, generator, random_tensor, randomize, record_calls, worst_deviation
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -117,35 +117,17 @@ def multi_head(seed: int, n_heads: int = H, d_head: int | None = DH) -> MultiHea
     return randomize(MultiHeadAttention(D, n_heads, d_head), seed)
 
 
-@pytest.fixture
-def projection_out_features(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of rows of each projection's matrix, in order."""
-    computed = []
-    linear = F.linear
-
-    def spy(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        computed.append(weight.size(0))
-        return linear(x, weight, bias)
-
-    monkeypatch.setattr(F, "linear", spy)
-    return computed
-
-
 def test_self_attention_is_one_product_and_a_source_in_the_cache_is_not_projected_again(
-    projection_out_features: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = multi_head(3)
     x, memory = random_tensor(4, B, TQ, D), random_tensor(5, B, TK, D)
     source = KeyValues(*module.project(memory, 1, 3))
-    projection_out_features.clear()
-    module(x, x, x)
-    assert projection_out_features == [3 * H * DH, D]  # W_o is the last
-    projection_out_features.clear()
-    module(x, memory, memory)
-    assert projection_out_features == [H * DH] * 3 + [D]
-    projection_out_features.clear()
-    module(x, None, None, cache=source)
-    assert projection_out_features == [H * DH, D]
+    projected = record_calls(monkeypatch, F, "linear")
+    for key, cache, rows in ((x, None, [3 * H * DH]), (memory, None, [H * DH] * 3), (None, source, [H * DH])):
+        projected.clear()
+        module(x, key, key, cache=cache)
+        assert [weight.size(0) for _, weight, _ in projected] == [*rows, D]  # W_o is the last
 
 
 @pytest.mark.parametrize("names", ["xxy", "xyy", "xyx", "xyz"])  # which of query, key and value are one

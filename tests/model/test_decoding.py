@@ -6,17 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BOS, EOS, PAD, random_ids, random_tensor
-from decoding_models import (
-    DECODING_SEED,
-    SOURCE_LENGTHS,
-    TARGET_LIMITS,
-    decoding_model,
-    decoding_sources,
-    record_cache_capacities,
-    record_requires_grad,
-    record_step_shapes,
-)
+from conftest import BOS, EOS, PAD, random_ids, random_tensor, record_calls
+from decoding_models import DECODING_SEED, SOURCE_LENGTHS, TARGET_LIMITS, decoding_model, decoding_sources
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -50,25 +41,6 @@ both_steppers = pytest.mark.parametrize("make_stepper", STEPPER_CLASSES)
 Search = Callable[[Stepper[Any], Tensor], Sequence[object]]
 SEARCHES: list[Search] = [greedy_decode, partial(beam_search, beam=2), partial(sample, top=2, seed=1)]
 every_search = pytest.mark.parametrize("search", SEARCHES)
-
-
-@pytest.fixture
-def select_rows_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[int]]]:
-    """Whose rows were selected, and which, by every call of `select_rows`, in order."""
-    calls: list[tuple[str, list[int]]] = []
-
-    def watch(kind: type[DecoderCache] | type[UncachedState]) -> None:
-        select: Callable[[Any, Tensor], None] = kind.select_rows
-
-        def spy(self: Any, rows: Tensor) -> None:
-            calls.append((kind.__name__, rows.tolist()))
-            select(self, rows)
-
-        monkeypatch.setattr(kind, "select_rows", spy)
-
-    watch(DecoderCache)
-    watch(UncachedState)
-    return calls
 
 
 def greedy_ids(stepper: Stepper[Any], src_ids: Tensor) -> list[list[int]]:
@@ -147,16 +119,15 @@ def test_the_lively_model_is_lively() -> None:
 
 
 @pytest.mark.parametrize("batch", [list(range(len(SOURCE_LENGTHS))), [1, 4, 5, 8]])
-def test_finished_rows_leave_at_once(
-    batch: list[int], select_rows_calls: list[tuple[str, list[int]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fed = record_step_shapes(monkeypatch)
+def test_finished_rows_leave_at_once(batch: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    fed = record_calls(monkeypatch, Transformer, "step")
+    selected = record_calls(monkeypatch, DecoderCache, "select_rows")
     outputs = greedy_ids(CACHED_STEPPER, SRC_IDS[batch])
     limits = [TARGET_LIMITS[row] for row in batch]
     ends = [min(len(output) + 1, limit) for output, limit in zip(outputs, limits, strict=True)]
-    assert fed == [(sum(end > t for end in ends), 1) for t in range(max(ends))]
-    assert len(select_rows_calls) == len(set(ends)) - 1
-    assert len(select_rows_calls) >= 3
+    assert [ids.shape for _, ids, _ in fed] == [(sum(end > t for end in ends), 1) for t in range(max(ends))]
+    assert len(selected) == len(set(ends)) - 1
+    assert len(selected) >= 3
 
 
 # Room, batches and devices
@@ -171,12 +142,14 @@ def test_both_steppers_take_one_batch_at_a_time() -> None:
 def test_there_is_room_for_the_longest_row_and_nothing_is_recorded(
     make_stepper: MakeStepper, search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded, rooms = record_requires_grad(monkeypatch), record_cache_capacities(monkeypatch)
+    chosen = record_calls(monkeypatch, decoding, "likeliest_token")
+    made = record_calls(monkeypatch, Transformer, "init_cache")
     search(make_stepper(MODEL), SRC_IDS)
+    rooms = [capacity for *_, capacity in made]
     assert rooms == ([max(TARGET_LIMITS)] if make_stepper is CachedStepper else [])
     assert {type(room) for room in rooms} <= {int}  # a tensor would make every step wait for its device
-    assert recorded
-    assert not any(recorded)
+    assert chosen
+    assert not any(logits.requires_grad for logits, _ in chosen)
     assert torch.is_grad_enabled()
 
 
@@ -257,21 +230,20 @@ def test_one_beam_is_greedy_decoding(seed: int | None, dtype: torch.dtype) -> No
 
 
 @pytest.mark.parametrize("beam", [1, 2, 3, 20])
-def test_beam_search_finds_the_same_without_a_cache(beam: int, select_rows_calls: list[tuple[str, list[int]]]) -> None:
+def test_beam_search_finds_the_same_without_a_cache(beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    selected = [record_calls(monkeypatch, kind, "select_rows") for kind in (DecoderCache, UncachedState)]
     got, want = (beam_search(make_stepper(MODEL), SRC_IDS, beam) for make_stepper in reversed(STEPPER_CLASSES))
     for one, other in zip(got, want, strict=True):
         assert_same_hypotheses(one, other)
-    steps = {
-        kind: [rows for whose, rows in select_rows_calls if whose == kind] for kind in ("UncachedState", "DecoderCache")
-    }
-    assert steps["UncachedState"] == steps["DecoderCache"]
-    assert any(sorted(rows) != rows or len({*rows}) < len(rows) for rows in steps["UncachedState"]) == (beam > 1)
+    cached, uncached = ([rows.tolist() for _, rows in calls] for calls in selected)
+    assert cached == uncached
+    assert any(sorted(rows) != rows or len({*rows}) < len(rows) for rows in cached) == (beam > 1)
 
 
 def test_a_row_leaves_the_batch_with_its_last_beam(monkeypatch: pytest.MonkeyPatch) -> None:
-    fed = record_step_shapes(monkeypatch)
+    fed = record_calls(monkeypatch, Transformer, "step")
     rows = beam_search(CACHED_STEPPER, SRC_IDS, 3, length_penalty=1.0)
-    together, ends = fed.copy(), []
+    together, ends = [ids.shape for _, ids, _ in fed], []
     for source, hypotheses in zip(SRC_IDS, rows, strict=True):
         fed.clear()
         assert_same_hypotheses(hypotheses, beam_search(CACHED_STEPPER, source[source != PAD][None], 3)[0])

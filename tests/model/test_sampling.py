@@ -4,15 +4,8 @@ from collections import Counter
 
 import pytest
 import torch
-from conftest import BOS, EOS, PAD, force_likeliest_tokens
-from decoding_models import (
-    DECODING_SEED,
-    SOURCE_LENGTHS,
-    TARGET_LIMITS,
-    decoding_model,
-    decoding_sources,
-    record_step_shapes,
-)
+from conftest import BOS, EOS, PAD, force_likeliest_tokens, record_calls
+from decoding_models import DECODING_SEED, SOURCE_LENGTHS, TARGET_LIMITS, decoding_model, decoding_sources
 from torch import Tensor
 
 from minitrans.model.decoding import CachedStepper, UncachedStepper, greedy_decode
@@ -59,7 +52,7 @@ def test_a_sample_depends_on_the_seed_and_the_source_alone() -> None:
 
 
 def test_a_sample_ends_with_eos_or_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    fed = record_step_shapes(monkeypatch)
+    fed = record_calls(monkeypatch, Transformer, "step")
     lengths = [len(row) for row in sample(STEPPER, SRC_IDS[:3], 2, seed=4)]
     ends = [min(n + 1, limit) for n, limit in zip(lengths, TARGET_LIMITS, strict=False)]
     assert any(n < limit for n, limit in zip(lengths, TARGET_LIMITS, strict=False))

@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 import torch
+from conftest import record_calls
 from lightning.pytorch.accelerators import MPSAccelerator
 from trainings import train
 
@@ -92,18 +93,11 @@ def test_a_run_trains_in_it_and_says_so_once(
     setting: str, corpus: Path, tmp_path: Path, fake_devices: Faker, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_devices("amx_bf16")
-    seen: list[str] = []
-    begin = TrainingProgress.on_train_start
-
-    def spy(self: TrainingProgress, trainer, pl_module) -> None:  # type: ignore[no-untyped-def]
-        seen.append(trainer.precision)
-        begin(self, trainer, pl_module)
-
-    monkeypatch.setattr(TrainingProgress, "on_train_start", spy)
+    started = record_calls(monkeypatch, TrainingProgress, "on_train_start")
     capsys.readouterr()
     assert train(corpus, tmp_path / "run", "--training.precision", setting, max_steps=2) == 0
     captured = capsys.readouterr()
-    assert seen == ["32-true" if setting == "fp32" else "bf16-mixed"]
+    assert [trainer.precision for _, trainer, _ in started] == ["32-true" if setting == "fp32" else "bf16-mixed"]
     name = "bf16" if setting == "auto" else setting
     assert [line.split(" (")[0] for line in captured.err.splitlines() if "precision" in line] == [f"precision: {name}"]
     assert "precision" not in captured.out
