@@ -136,11 +136,3 @@ def test_a_batch_has_the_special_ids_and_is_padded_to_its_longest_rows() -> None
             width = max(map(len, rows))
             assert tensor.tolist() == other.tolist() == [row + [3] * (width - len(row)) for row in rows]
     assert [ids.tolist() for ids in collate([], [], pad_id=3, bos_id=1, eos_id=2)] == [[[3]]] * 3  # a row of padding
-
-
-@pytest.mark.parametrize("parts", [[], [[[1, 2], [], [3]]], [[[1], [2, 3]], [], [[4]]]])
-def test_joined_rows_are_those_of_all_parts(parts: list[list[list[int]]]) -> None:
-    joined = IdRows.concat_rows([IdRows.from_lists(part) for part in parts])
-    expected = IdRows.from_lists([row for part in parts for row in part])
-    for got, right in ((joined.ids, expected.ids), (joined.lengths, expected.lengths)):
-        assert (got.dtype, got.tolist()) == (right.dtype, right.tolist())

@@ -37,6 +37,7 @@ def test_an_epoch_holds_every_training_pair_once(folder: Path, tokenizer: Tokeni
         assert (batch.tgt_in[:, 0] == tokenizer.bos_id).all()
         for ids in (batch.src_ids, batch.tgt_out):
             assert ((ids == tokenizer.eos_id).sum(dim=1) == 1).all()
+    assert 0.7 * 200 < max(ids.numel() for batch in batches for ids in batch) <= 200
 
 
 def test_validation_holds_every_pair_that_fits(
