@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import Module
 
+from minitrans.explain import tracing
 from minitrans.explain.tracing import ATTENTION_KINDS, TracedTranslation, _trace, trace_translations
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.cache import KeyValues
@@ -174,3 +175,7 @@ def test_a_text_as_long_as_the_model_takes(translator: Translator) -> None:
     (each,) = trace_translations(translator, ["love " * 40])
     assert len(each.attention.source) == each.config.max_len
     assert each.n_padded == 0
+
+
+def test_a_difference_that_is_no_number_is_the_largest() -> None:
+    assert math.isnan(tracing._largest_absolute_value(torch.ones(2), torch.tensor([1, math.nan])))
