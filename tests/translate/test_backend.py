@@ -227,13 +227,16 @@ def test_the_loss_is_the_plain_one_in_both_modes(training: bool, p: float) -> No
 
 
 @needs_compiled
-def test_the_probe_draws_no_random_numbers_of_the_caller_and_leaves_no_gradients() -> None:
+def test_the_probe_draws_no_random_numbers_of_the_caller_and_leaves_its_modes_alone() -> None:
     model = random_model(1).train()
     torch.manual_seed(5)
     before = torch.get_rng_state()
     make_stepper(model.eval(), "require")
     make_loss(model.train(), "require")
     assert torch.equal(torch.get_rng_state(), before)
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+    assert not torch.is_autocast_enabled("cpu")
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
