@@ -4,13 +4,13 @@ import logging
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from commands import CORPUS
 from conftest import LOG_ONCE, needs_compiled, random_ids, random_model, random_tgt_in, randomize, worst_deviation
 from loss_cases import loss_and_gradients, make_loss
 from torch import Tensor, nn
@@ -20,8 +20,7 @@ from minitrans.errors import UserError
 from minitrans.model.decoding import CachedStepper
 from minitrans.model.layers import FeedForward
 from minitrans.model.loss import batch_loss
-from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
+from minitrans.model.transformer import Transformer
 from minitrans.translate import backend
 from minitrans.translate.backend import CompiledMode, can_verify_compiled, make_stepper
 from minitrans.translate.bundle import Bundle
@@ -263,24 +262,15 @@ def test_the_probe_finds_no_difference_whatever_is_around(around: Callable[[], A
 # -- A translator ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    sides = [(CORPUS / f"train.{code}").read_text(encoding="utf-8").splitlines()[:300] for code in ("en", "zh")]
-    return Tokenizer.train(sides[0] + sides[1], TokenizerConfig(900, "unigram"))
-
-
 @pytest.fixture
-def bundle(tokenizer: Tokenizer) -> Bundle:
+def bundle(translator: Translator) -> Bundle:
     """A random float64 model that seldom says what it has just been told: its translations tell it from any other."""
-    ids = tokenizer.vocab_size, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
-    config = TransformerConfig(
-        *ids, d_model=12, n_heads=2, d_head=5, d_ff=14, n_layers=2, max_len=40, tie_embeddings=False
-    )
-    model = randomize(Transformer(config), 3)
+    sizes = {"d_model": 12, "n_heads": 2, "d_head": 5, "d_ff": 14, "n_layers": 2, "tie_embeddings": False}
+    model = randomize(Transformer(replace(translator.bundle.model.config, **sizes)), 3)  # type: ignore[arg-type]
     with torch.no_grad():
         model.output.weight.sub_(2.0 * model.tgt_embedding.weight)
         model.decoder.norm.bias.zero_()
-    return Bundle(model, tokenizer, "en", "zh")
+    return replace(translator.bundle, model=model)
 
 
 def gelu_feed_forward(self: FeedForward, x: Tensor) -> Tensor:
