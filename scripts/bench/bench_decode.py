@@ -53,6 +53,7 @@ from minitrans.model.decoding import length_limit
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.lines import read_lines
 from minitrans.text.reading import KeptParts
+from minitrans.training import run
 from minitrans.training.module import TranslationModule
 from minitrans.translate.bundle import Bundle, load_bundle
 from minitrans.translate.translator import Translator
@@ -423,7 +424,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (settings.run is None) != (settings.source is None):
             raise UserError("--run and --source go together: a model and a text for it")
         torch.set_num_threads(settings.threads)
-        bench_train.quieten_libraries()
+        run._quieten_logs()
         machine = describe_machine() | {"ctranslate2": importlib.metadata.version("ctranslate2")}
         result: dict[str, Any] = {"machine": machine, "settings": asdict(settings), "interrupted": True}
         with contextlib.suppress(KeyboardInterrupt):

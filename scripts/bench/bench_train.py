@@ -44,7 +44,6 @@ import statistics
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import cycle, islice
@@ -439,7 +438,7 @@ def _peak_memory(
     contender: Contender, config: TransformerConfig, arrays: list[list[npt.NDArray[np.int64]]], threads: int
 ) -> float:
     torch.set_num_threads(threads)
-    quieten_libraries()
+    run._quieten_logs()
     if contender.name == OURS:
         keep_freed_memory()
     bench = BenchTrainer(contender, config)
@@ -793,12 +792,6 @@ def add_settings(parser: Parser, settings: type) -> None:
         parser.add_argument(flag, type=kind, default=field.default, help=hints[field.name].__metadata__[0])
 
 
-def quieten_libraries() -> None:
-    """Keep warnings that mean nothing here off the screen."""
-    run._quieten_logs()
-    warnings.filterwarnings("ignore", ".*`self.log\\(\\)` but the `self.trainer` reference is not registered.*")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; return 0, or 2 after bad input or without transformers, or 130 after Ctrl-C."""
     parser = Parser("bench_train.py", (__doc__ or "").split("\n", 1)[0])
@@ -819,7 +812,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UserError("transformers is not installed; pip install 'minitrans[bench]'")
         torch.set_num_threads(settings.threads)
         keep_freed_memory()
-        quieten_libraries()
+        run._quieten_logs()
         result: dict[str, Any] = {"machine": describe_machine(), "settings": asdict(settings), "interrupted": True}
         with contextlib.suppress(KeyboardInterrupt):
             if sweeping:

@@ -24,11 +24,6 @@ FLAGS = ["--sentences", "12", "--single", "3", "--minutes", "0", "--threads", "1
 PEERS = [pytest.param(HF, marks=needs_transformers), pytest.param(CT2, marks=needs_ctranslate2)]
 
 
-@pytest.fixture(autouse=True)
-def quiet_libraries() -> None:
-    bench_train.quieten_libraries()
-
-
 @pytest.fixture
 def model() -> Transformer:
     """One whose outputs end, some sooner than others."""

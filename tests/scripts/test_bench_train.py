@@ -43,11 +43,6 @@ class BatchRecorder(BenchTrainer):
         return 0.0
 
 
-@pytest.fixture(autouse=True)
-def quiet_libraries() -> None:
-    bench_train.quieten_libraries()
-
-
 def fake_cpu_flags(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Have this machine be one with these flags."""
     monkeypatch.setattr(bench_train, "describe_machine", lambda: THIS_MACHINE | {"flags": flags})

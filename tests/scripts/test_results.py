@@ -23,7 +23,7 @@ Capture = pytest.CaptureFixture[str]
 def arguments(sixty_pair_corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Two short runs on few sentences, with a teacher of each direction and a student."""
     monkeypatch.setattr(distillation, "SEEDS", (1,))
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match=r"^0$"):
         cli.main(["train", *tiny_flags(sixty_pair_corpus, 4), "--tokenizer.vocab_size", "600", "--print-config"])
     config = yaml.safe_load(capsys.readouterr().out)
     config["data"]["path"] = "nowhere/at-all"
