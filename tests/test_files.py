@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from minitrans.errors import UserError
-from minitrans.files import atomic_folder, atomic_open, make_folder, write_file
+from minitrans.files import atomic_folder, atomic_open, write_file
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -34,15 +34,6 @@ def test_what_was_written_of_a_file_can_be_gone_on_with(tmp_path: Path) -> None:
         file.write(b"end")
     assert path.read_bytes() == b"one\ntwo\n\nend"
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
-
-
-def test_a_folder_is_made_or_it_is_the_users_error(tmp_path: Path) -> None:
-    for _ in range(2):  # it may be there
-        assert make_folder(tmp_path / "a" / "b", "x").is_dir()
-    (tmp_path / "file").touch()
-    for place, why in (("file", "File exists"), ("file/sub", "Not a directory")):
-        with pytest.raises(UserError, match=rf"^cannot write .*/{place}: {why}; name another$"):
-            make_folder(tmp_path / place, "name another")
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 The tests that draw take seconds. HYPOTHESIS_PROFILE=long has them draw as long as one likes.
 """
 
-import gzip
 import os
 import shutil
 import signal
@@ -135,16 +134,7 @@ def test_a_run_that_was_moved_with_its_corpus_is_verified_from_anywhere(
     assert run_cli("verify", "run")[0] == 0
 
 
-# -- Corpora, disks, signals ----------------------------------------------------------------------------------------
-
-
-def test_a_gzip_that_unpacks_to_gigabytes_is_refused(tiny_run: Path, offline_dir: Path, tmp_path: Path) -> None:
-    for path in tiny_run.parent.glob("valid.*"):
-        shutil.copy(path, tmp_path)
-    for side in ("en", "zh"):
-        (tmp_path / f"train.{side}.gz").write_bytes(gzip.compress(bytes(1 << 24), 1) * 64)  # a gigabyte
-    message = quick_refusal_message("train", *tiny_flags(tmp_path), "--run-dir", offline_dir / "r", within=offline_dir)
-    assert "train.en.gz, line 1: it has more than 4194304 bytes; break it into sentences" in message
+# -- Disks, signals -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full disk to write to")

@@ -95,6 +95,7 @@ BAD_COMMANDS = [
     ("explain RUN --input .", "cannot read .: Is a directory; give the path of a readable text file"),
     ("explain RUN --input gone", "cannot read gone: No such file or directory; give the path of a readable text file"),
     ("verify RUN --report one/proof", "cannot write one/proof: Not a directory; name another folder"),
+    ("verify RUN --report one", "cannot write one: File exists; name another folder"),
     ("verify --sabotage position.restart", "no sabotage position.restart (see --list); the nearest is positions.resta"),
     ("verify --sabotage mask.leak run", "--sabotage breaks a fresh model: give no RUN, --data or --self-test with it"),
     ("verify --sabotage mask.leak --self-test", "--sabotage breaks a fresh model: give no RUN, --data or --self-test "),
@@ -280,6 +281,7 @@ BAD_CORPORA: list[tuple[Mapping[str, str | bytes], str]] = [
     (OTHER_FILES | {"train.en.gz": GZIP_BYTES[:-12]}, DAMAGED_GZIP),
     (OTHER_FILES | {"train.en.gz": GZIP_BYTES[:-6] + b"x" + GZIP_BYTES[-5:]}, f"{DAMAGED_GZIP}CRC"),
     (OTHER_FILES | {"train.en.gz": GZIP_BYTES[:10] + b"\x07" + GZIP_BYTES[11:]}, f"{DAMAGED_GZIP} ... block"),
+    (OTHER_FILES | {"train.en.gz": gzip.compress(bytes(1 << 23))}, "train.en.gz, line 1: it has more than 4194304 by"),
 ]
 BAD_SPLIT_PARTS = ["half", "all[", "all[::2]", "all[0.5:]"]
 NO_FOLDERS = ["corpus", "./corpus", "../corpus", "/nowhere/corpus", "run/corpus", "a/b/corpus", "one"]
