@@ -2,10 +2,8 @@ import resource
 from pathlib import Path
 
 import pytest
-import yaml
 from conftest import TINY_CONFIG
 
-from minitrans import cli
 from minitrans.errors import UserError
 from minitrans.model.transformer import Transformer
 from minitrans.training.config import check_memory, parse_config
@@ -37,15 +35,6 @@ def test_the_merged_settings_can_be_used_again(tmp_path: Path) -> None:
     again = parse_config(["--config", str(path), "--run-dir", "r"])
     assert again == config
     assert (again.model["dropout"], again.compiled) == (0.25, "off")
-
-
-def test_print_config_prints_the_merged_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match=r"^0$"):
-        cli.main(["train", *MINIMAL_FLAGS, "--model.d_ff", "77", "--print-config"])
-    config = yaml.safe_load(capsys.readouterr().out)
-    assert config["model"]["d_ff"] == 77
-    assert config["training"]["label_smoothing"] == 0.1
-    assert config["compiled"] == "auto"
 
 
 @pytest.mark.parametrize(

@@ -156,20 +156,10 @@ def test_a_validation_logs_scores_and_shows_translations_with_sources(
 # -- From the weights of another run --------------------------------------------------------------------------------
 
 
-def test_training_begins_with_the_weights_and_the_tokenizer_of_a_run(
+def test_training_begins_with_the_weights_the_tokenizer_and_the_words_of_a_run(
     tiny_run: Path, corpus: Path, tmp_path: Path
 ) -> None:
-    run_dir = tmp_path / "run"
-    still = ("--training.learning_rate", "1e-30", "--model.dropout", "0.3", "--tokenizer.vocab_size", "500")
-    other = ("--model.max_len", "41", "--training.init_from", str(tiny_run))
-    assert train(corpus, run_dir, *still, *other, max_steps=1) == 0
-    for name, tensor in load_weights(tiny_run).items():
-        assert torch.equal(tensor, load_weights(run_dir)[name]), name
-    assert (run_dir / "tokenizer.model").read_bytes() == (tiny_run / "tokenizer.model").read_bytes()
-
-
-def test_what_the_other_run_was_shown_is_known(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
-    """And where that is not told, nothing is said of words."""
+    """And where that run does not tell its words, nothing is said of words."""
     other = shutil.copytree(tiny_run, tmp_path / "other")
     sizes = json.loads((other / "model.json").read_text())
     known = (other / "words.txt").read_text(encoding="utf-8").splitlines()
@@ -180,7 +170,11 @@ def test_what_the_other_run_was_shown_is_known(tiny_run: Path, corpus: Path, tmp
     assert [*(load_bundle(tmp_path / "a").source_words or ())] == [*known, "xyzzy"]
     del sizes["words"]
     (other / "model.json").write_text(json.dumps(sizes))
-    assert train(corpus, tmp_path / "b", *flags, max_steps=1) == 0
+    still = "--training.learning_rate 1e-30 --model.dropout 0.3 --tokenizer.vocab_size 500 --model.max_len 41"
+    assert train(corpus, tmp_path / "b", *flags, *still.split(), max_steps=1) == 0
+    for name, tensor in load_weights(tiny_run).items():
+        assert torch.equal(tensor, load_weights(tmp_path / "b")[name]), name
+    assert (tmp_path / "b/tokenizer.model").read_bytes() == (tiny_run / "tokenizer.model").read_bytes()
     assert load_bundle(tmp_path / "b").source_words is None
     assert not (tmp_path / "b/words.txt").exists()
 
