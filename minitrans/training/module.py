@@ -1,10 +1,8 @@
 """The LightningModule: one training step, one validation step, the optimizer and its schedule."""
 
 import math
-import random
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
@@ -26,24 +24,6 @@ def warmup_cosine(step: int, warmup_steps: int, total_steps: int) -> float:
         return (step + 1) / warmup_steps
     progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
     return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-
-
-def get_rng_states() -> dict[str, Any]:
-    """The states of all random generators of this process, as tensors, tuples, lists and numbers."""
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "numpy": tuple(np.asarray(part).tolist() for part in np.random.get_state()),
-        "python": random.getstate(),
-    }
-
-
-def set_rng_states(states: dict[str, Any]) -> None:
-    """Go back to what `get_rng_states` returned."""
-    torch.set_rng_state(states["torch"])
-    torch.cuda.set_rng_state_all(states["cuda"])
-    np.random.set_state(states["numpy"])
-    random.setstate(states["python"])
 
 
 class TranslationModule(LightningModule):
@@ -120,7 +100,8 @@ class TranslationModule(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the state of the random numbers of each process, so that a resumed run drops the same elements."""
-        checkpoint["rng_states"] = all_gather(get_rng_states())
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        checkpoint["rng_states"] = all_gather({"torch": torch.get_rng_state(), "cuda": cuda})  # nothing else draws
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the state of the random numbers.
@@ -134,4 +115,5 @@ class TranslationModule(LightningModule):
                 f"the checkpoint was written by {len(states)} processes, and these are {n_processes()}; resume with "
                 "the trainer.devices and trainer.num_nodes of the first run"
             )
-        set_rng_states(states[rank()])
+        torch.set_rng_state(states[rank()]["torch"])
+        torch.cuda.set_rng_state_all(states[rank()]["cuda"])

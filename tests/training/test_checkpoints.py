@@ -4,7 +4,6 @@ import csv
 import errno
 import logging
 import os
-import random
 import re
 import shutil
 import signal
@@ -15,7 +14,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import kill_resume
-import numpy as np
 import pytest
 import torch
 from commands import EvilPickle
@@ -34,7 +32,7 @@ from minitrans.training.checkpoints import (
     read_checkpoint,
 )
 from minitrans.training.config import TrainingConfig, parse_config
-from minitrans.training.module import TranslationModule, get_rng_states, set_rng_states
+from minitrans.training.module import TranslationModule
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -198,17 +196,6 @@ def test_control_a_run_that_ends_otherwise_is_reported(capsys: Capture, monkeypa
     monkeypatch.setattr(kill_resume, "file_digests", lambda run_dir: [run_dir.name])
     assert kill_resume.main(["--runs", "1"]) == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith("1 runs, 0 kills, 1 ended with other weights")
-
-
-def test_all_generators_go_back() -> None:
-    def draw() -> tuple[float, float, float]:
-        return torch.rand(()).item(), float(np.random.rand()), random.random()
-
-    states = get_rng_states()
-    first = draw()
-    assert all(one != other for one, other in zip(first, draw(), strict=True))
-    set_rng_states(states)
-    assert draw() == first
 
 
 # -- Damaged, or not ours -------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from minitrans.errors import UserError
 from minitrans.model.loss import label_smoothed_cross_entropy
 from minitrans.model.transformer import Transformer
 from minitrans.training.config import TrainingConfig
-from minitrans.training.module import TranslationModule, get_rng_states
+from minitrans.training.module import TranslationModule
 from minitrans.translate.backend import CompiledMode
 
 ROW_LENGTHS = [4, 7, 1]
@@ -83,7 +83,9 @@ def test_each_process_draws_other_random_numbers_and_goes_on_with_its_own(monkey
         module.setup("fit")
         if len(states) >= 8:  # resumed
             module.on_load_checkpoint({"rng_states": states[:8]})
-        states.append(get_rng_states())
+        saved: dict[str, Any] = {}
+        module.on_save_checkpoint(saved)
+        states += saved["rng_states"]
         seeds.append(torch.initial_seed())
     assert len({*seeds[:8]}) == 8
     assert seeds[8:] == seeds[:8]
