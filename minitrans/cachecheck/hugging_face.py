@@ -164,7 +164,7 @@ class HFModel(CachedModel[DecodingState]):
         if memory is not None:
             inputs = {"inputs": memory[1], "attention_mask": memory[2], "decoder_input_ids": prompts}
         if "draft" in way:
-            inputs["assistant_model"] = draft = self._draft_model if way == "draft" else copy.copy(self.model)
+            inputs["assistant_model"] = draft = self._noisy_draft if way == "draft" else copy.copy(self.model)
             draft.generation_config = transformers.GenerationConfig(**DRAFTING)
         given = {"max_new_tokens": n, "suppress_tokens": special or None, "decoder_start_token_id": self.first}
         before = self.model.generation_config
@@ -175,7 +175,7 @@ class HFModel(CachedModel[DecodingState]):
             self.model.generation_config = before
 
     @cached_property
-    def _draft_model(self) -> Any:
+    def _noisy_draft(self) -> Any:
         """A copy whose numbers are a little different, so that some of its drafts are right."""
         draft = copy.deepcopy(self.model)
         for parameter in draft.parameters():

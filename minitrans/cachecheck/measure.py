@@ -132,7 +132,7 @@ class Check:
         try:
             for dtype in subjects:
                 if dtype in self.lower_dtypes or dtype == next(iter(subjects)):
-                    errors[dtype] = as_deviation(self._measure_safely(subjects[dtype], may_lack))
+                    errors[dtype] = as_deviation(self._measure_or_inf(subjects[dtype], may_lack))
         except NotOfferedError as error:
             lacking = str(error)
         measured = {
@@ -159,7 +159,7 @@ class Check:
         """The largest deviation allowed in a dtype: what is exactly 0 in float64 has to be so in every other."""
         return self.tolerance if dtype == torch.float64 or self.tolerance == 0.0 else dtype_tolerance(dtype)
 
-    def _measure_safely(self, subject: Any, may_lack: bool) -> float:
+    def _measure_or_inf(self, subject: Any, may_lack: bool) -> float:
         try:
             with torch.random.fork_rng(devices=[]):  # modules that a check makes are the same every time
                 torch.manual_seed(0)

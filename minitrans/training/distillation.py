@@ -35,7 +35,7 @@ from minitrans.text.reading import clean
 from minitrans.training.config import RunConfig
 from minitrans.training.precision import precision_and_reason
 from minitrans.training.run import is_first_process, train
-from minitrans.training.run_folder import is_trained, lock_run, resumed_if_begun
+from minitrans.training.run_folder import is_trained, lock_run, resumed_or_anew
 from minitrans.translate.scoring import Scores
 from minitrans.translate.translator import Translator
 
@@ -64,7 +64,7 @@ def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
     model = final_config(config, folder)
     if not is_trained(model) and is_first_process():
         with contextlib.ExitStack() as held:  # what is wrong with its folder is said before the teachers are trained
-            lock_run(resumed_if_begun(model), held)
+            lock_run(resumed_or_anew(model), held)
     try:
         yield from make_training_data(config, folder)
         yield from train_unless_done(model)
@@ -196,7 +196,7 @@ def train_unless_done(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, 
     if is_trained(config):
         return
     environment = dict(os.environ)
-    scores = train(resumed_if_begun(config))
+    scores = train(resumed_or_anew(config))
     if distributed.is_initialized():
         distributed.destroy_process_group()
     if not scores:

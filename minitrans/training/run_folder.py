@@ -70,7 +70,7 @@ def is_trained(config: RunConfig) -> bool:
     return True
 
 
-def resumed_if_begun(config: RunConfig) -> RunConfig:
+def resumed_or_anew(config: RunConfig) -> RunConfig:
     """The settings that resume the training that has begun in the run folder; without one, they begin it anew."""
     begun = any((config.run_dir / CHECKPOINTS).glob("*.ckpt"))
     return replace(config, resume=begun, overwrite=not begun)

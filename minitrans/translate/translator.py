@@ -167,7 +167,7 @@ class Translator:
         best = [[ranked[0] for ranked in each] for each in hypotheses]
         texts = self._decode_lines(sources, [[hypothesis.ids for hypothesis in each] for each in best])
         rows = zip(texts, best, lines, sources, strict=True)
-        return [self._make_translation(*row, length_penalty, attention) for row in rows]
+        return [self._rate_translation(*row, length_penalty, attention) for row in rows]
 
     def n_best(
         self,
@@ -191,7 +191,7 @@ class Translator:
             for rank in range(max(map(len, each))):  # each sentence's hypothesis of this rank, or its last one
                 chosen = [ranked[min(rank, len(ranked) - 1)] for ranked in each]
                 (text,) = self._decode_lines([source], [[hypothesis.ids for hypothesis in chosen]])
-                ranks.setdefault(text, self._make_translation(text, chosen, line, source, length_penalty))
+                ranks.setdefault(text, self._rate_translation(text, chosen, line, source, length_penalty))
         return [[*ranks.values()] for ranks in best]
 
     def sample(
@@ -249,7 +249,7 @@ class Translator:
         texts = iter(self.bundle.tokenizer.decode_batch(chain.from_iterable(target_ids)))
         return [self._reader.postprocess_line(texts, line) for line in sources]
 
-    def _make_translation(
+    def _rate_translation(
         self,
         text: str,
         hypotheses: Sequence[Hypothesis],

@@ -18,12 +18,12 @@ from minitrans.cachecheck.protocol import ModelAndTokens
 from minitrans.cachecheck.runner import cases_by_dtype
 
 TIMEOUT_SECONDS = 300  # that a program may take
-SMALL_MODEL_TEMPLATE = """\
+SMALL_MODEL_CODE = """\
 config = transformers.AutoConfig.for_model("{name}", **{settings})
 model = transformers.{auto}.from_config(config, dtype={dtype}).eval()
 for parameter in model.parameters():
     parameter.add_(0.1 * torch.randn_like(parameter))"""
-PREAMBLE_TEMPLATE = """\
+PREAMBLE_CODE = """\
 import torch
 import transformers
 
@@ -33,7 +33,7 @@ torch.set_grad_enabled(False)
 tokens = torch.tensor({tokens})
 expected = model({source}tokens, use_cache=False).logits
 """
-CHUNKED_PASS_TEMPLATE = """\
+CHUNKED_PASS_CODE = """\
 cache, logits = None, []
 for piece in tokens.split({chunks}, 1):
     output = model({source}piece, {cache}=cache, use_cache=True)
@@ -41,7 +41,7 @@ for piece in tokens.split({chunks}, 1):
     logits.append(output.logits)
 logits = torch.cat(logits, 1)
 """
-DRAFT_ROLLBACK_TEMPLATE = """\
+ROLLBACK_CODE = """\
 cache = transformers.DynamicCache(config=model.config)
 cache.activate_past_recording()
 model(tokens[:, :{before}], past_key_values=cache)
@@ -50,12 +50,12 @@ cache.crop(-{draft})
 logits = model(tokens[:, {before}:], past_key_values=cache).logits
 expected = expected[:, {before}:]
 """
-LEFT_PADDING_TEMPLATE = """\
+LEFT_PADDING_CODE = """\
 mask = torch.tensor([[0] * 3 + [1] * tokens.size(1)])
 padded = torch.cat([tokens[:, :1].expand(1, 3), tokens], 1)
 logits = model(padded, attention_mask=mask{positions}).logits[:, 3:]
 """
-PRINT_ERRORS_TEMPLATE = """\
+PRINT_ERRORS_CODE = """\
 print((logits - expected).abs().amax((0, 2)).tolist())  # at each position
 """
 
@@ -102,22 +102,22 @@ def candidate_programs(
         default = type(hf_model.config)().to_dict()
         own = {key: value for key, value in hf_model.config.to_diff_dict().items() if value != default.get(key)}
         settings = {key: value for key, value in own.items() if key not in ("architectures", "dtype")}
-        made = SMALL_MODEL_TEMPLATE.format(name=hf_model.config.model_type, settings=settings, auto=auto, dtype=dtype)
+        made = SMALL_MODEL_CODE.format(name=hf_model.config.model_type, settings=settings, auto=auto, dtype=dtype)
     source = f"torch.tensor({case.src_ids[:1].tolist()}), decoder_input_ids=" if model.has_source else ""
 
     def whole(tokens: Tensor, rest: str, **fields: object) -> str:
-        text = PREAMBLE_TEMPLATE + rest + PRINT_ERRORS_TEMPLATE
+        text = PREAMBLE_CODE + rest + PRINT_ERRORS_CODE
         return text.format(model=made, tokens=tokens.tolist(), source=source, **fields)
 
     case = case.with_rows(slice(1))
     if {"steps", "chunks", "lengths"} & set(failed) and (difference := shortest_failing_input(case, limit)):
-        yield whole(difference[0], CHUNKED_PASS_TEMPLATE, chunks=difference[1], cache=model.cache_name)
+        yield whole(difference[0], CHUNKED_PASS_CODE, chunks=difference[1], cache=model.cache_name)
     if "rollback" in failed and not source:
-        yield whole(tokens_of_length(case, 3 * MAX_DRAFT), DRAFT_ROLLBACK_TEMPLATE, before=MAX_DRAFT, draft=3)
+        yield whole(tokens_of_length(case, 3 * MAX_DRAFT), ROLLBACK_CODE, before=MAX_DRAFT, draft=3)
     given = ", position_ids=(mask.cumsum(1) - 1).clamp(min=0)"
     for id_, positions in (("padding.left", given), ("padding.left-mask-alone", "")):
         if id_ in failed:
-            yield whole(tokens_of_length(case, 5), LEFT_PADDING_TEMPLATE, positions=positions)
+            yield whole(tokens_of_length(case, 5), LEFT_PADDING_CODE, positions=positions)
 
 
 def shortest_failing_input(case: ModelAndTokens[Any], limit: float) -> tuple[Tensor, list[int]] | None:

@@ -85,7 +85,7 @@ def errors_by_position(case: ModelAndTokens[Any]) -> list[float]:
     ]
 
 
-def error_chart(errors: Mapping[str, Sequence[float]]) -> Figure:
+def plot_errors(errors: Mapping[str, Sequence[float]]) -> Figure:
     """The worst deviation at each target position, a line a dtype (by its name in torch), on a scale of powers of ten.
 
     Each dtype's tolerance is a dashed line. Values of 1 or more, infinity and NaN are drawn at the top.
@@ -113,7 +113,7 @@ def decoding_error_chart(subject: ModelAndPairs) -> dict[str, object]:
     """The error of cached against full decoding by dtype and position: a chart, and its numbers."""
     errors = {dtype_name(d): errors_by_position(subject.to(d).case()) for d in (torch.float64, *LOWER_DTYPES)}
     return {
-        "chart": chart_as_svg(error_chart(errors)),
+        "chart": chart_as_svg(plot_errors(errors)),
         "dtypes": list(errors),
         "positions": list(zip(*errors.values(), strict=True)),
     }
