@@ -624,7 +624,7 @@ def test_help_ends_with_code_0(words: list[str]) -> None:
     if words:
         assert summaries[words[0]] in text
         assert "default: " in text
-        assert words == ["train"] or words == ["distill"] or not re.search("default: (None|False|\\[])", text)
+        assert words[0] in ("train", "distill") or not re.search(r"default: (None|False|\[\])", text)
     else:
         for name in summaries:
             assert f" {name} {summaries[name]}" in text

@@ -1,6 +1,7 @@
 """The command `evaluate`: scores of one run, or of several compared with the first."""
 
 import json
+import time
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,6 @@ def add_evaluate_flags(parser: Parser) -> None:
 
 def evaluate_command(args: Namespace) -> int:
     """Translate a file and score it against references: BLEU, chrF, exact match, and how often "unsure" is right."""
-    import time
     from dataclasses import asdict
 
     sources, references, others = read_test_set(args)

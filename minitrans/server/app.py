@@ -46,7 +46,11 @@ PAGE_HEADERS = {"Content-Security-Policy": "base-uri 'none'; form-action 'none';
 
 
 class Api:
-    """An ASGI application, with the limits of `minitrans serve`; errors are answered with {"error": "..."}."""
+    """An ASGI application; errors are answered with {"error": "..."}.
+
+    The limits are the characters of a request, a client's requests in a minute (0: no limit), and requests that wait.
+    Scripts of the sites `origins` may send requests from a browser; `*` is any site.
+    """
 
     def __init__(
         self,

@@ -10,8 +10,13 @@ import pytest
 import torch
 from torch.nn import Module
 
-from minitrans.explain import tracing
-from minitrans.explain.tracing import ATTENTION_KINDS, TracedTranslation, _trace, trace_translations
+from minitrans.explain.tracing import (
+    ATTENTION_KINDS,
+    TracedTranslation,
+    _largest_absolute_value,
+    _trace,
+    trace_translations,
+)
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.cache import KeyValues
 from minitrans.model.transformer import Transformer
@@ -178,4 +183,4 @@ def test_a_text_as_long_as_the_model_takes(translator: Translator) -> None:
 
 
 def test_a_difference_that_is_no_number_is_the_largest() -> None:
-    assert math.isnan(tracing._largest_absolute_value(torch.ones(2), torch.tensor([1, math.nan])))
+    assert math.isnan(_largest_absolute_value(torch.ones(2), torch.tensor([1, math.nan])))
