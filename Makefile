@@ -49,7 +49,7 @@ mutants: .venv/ready
 # CORPORA: a folder that has each corpus under the name of its config; without it they come from where the configs say.
 CORPORA ?= $(wildcard ../shared/corpora)
 results: .venv/ready
-	$(BIN)/python scripts/dev/results.py $(if $(CORPORA),--corpora $(CORPORA))
+	$(BIN)/python scripts/dev/results_table.py $(if $(CORPORA),--corpora $(CORPORA))
 
 # The model, compiled code and the proof, computed in each way that this machine has: compilers, optimizations,
 # instruction sets, threads, and with sanitizers; and on an emulated ARM processor. Two hours.

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 CHROMIUM_PATH = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_chromium = pytest.mark.skipif(
+needs_browser = pytest.mark.skipif(
     not (CHROMIUM_PATH and find_spec("playwright")), reason="no Chromium here, or no Playwright (`rm .venv/ready`)"
 )
 
 
 @contextlib.contextmanager
-def open_page_with_logs() -> Iterator[tuple["Page", list[str], list[str]]]:
+def open_page_and_record_events() -> Iterator[tuple["Page", list[str], list[str]]]:
     """A page, all addresses that it asks for, and what its console or an exception says of errors and warnings."""
     from playwright.sync_api import sync_playwright
 

@@ -19,17 +19,17 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
-from commands import tiny_flags, write_corpus
+from command_helpers import tiny_flags, write_corpus
 from hypothesis import settings
 from markers import pytest_collection_modifyitems as pytest_collection_modifyitems
 from torch import Tensor, nn
 
 from minitrans import cli
-from minitrans.cachecheck.measure import Report
+from minitrans.cachecheck.check import Report
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.translate import backend
 from minitrans.translate.translator import Translator
-from minitrans.verify import proof  # which registers all checks and sabotages
+from minitrans.verify import run_checks  # which registers all checks and sabotages
 
 for name, n in (("few", 25), ("many", 100)):  # examples; `make test-all` asks for many
     settings.register_profile(name, deadline=None, max_examples=n, derandomize="CI" in os.environ)
@@ -107,7 +107,7 @@ def worst_deviation(got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
     return worst
 
 
-def force_likeliest_tokens(model: Transformer, *tokens: int) -> Transformer:
+def force_constant_token_ranking(model: Transformer, *tokens: int) -> Transformer:
     """Make the model's likeliest tokens the same at every position, the first one the likeliest."""
     with torch.no_grad():
         model.decoder.norm.weight.zero_()
@@ -141,7 +141,7 @@ def record_calls(patch: pytest.MonkeyPatch, owner: Any, name: str) -> list[tuple
 @pytest.fixture(scope="session")
 def fresh_model_report() -> Report:
     """What all checks measure on a fresh model."""
-    return proof.run()
+    return run_checks.run()
 
 
 @pytest.fixture(scope="session")
@@ -175,9 +175,9 @@ def sixty_pair_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def offline_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def offline_cwd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """An empty folder, which is the working folder; no network, for what is damaged may name any place."""
-    folder = tmp_path_factory.mktemp("offline_dir")
+    folder = tmp_path_factory.mktemp("offline_cwd")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         patch.setattr("datasets.config.HF_HUB_OFFLINE", True)
@@ -188,23 +188,23 @@ def offline_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 # -- Compiled code: where it can be there, a test in which the plain path is taken in its place says so --------------
 
-COMPILERS = shlex.split(os.environ.get("CXX", ""))[:1] or ["c++", "g++", "clang++"]
+COMPILER_CANDIDATES = shlex.split(os.environ.get("CXX", ""))[:1] or ["c++", "g++", "clang++"]
 HAS_COMPILED_FOLDER = find_spec("minitrans.compiled") is not None
-CAN_COMPILE = HAS_COMPILED_FOLDER and any(map(shutil.which, COMPILERS))
+CAN_COMPILE = HAS_COMPILED_FOLDER and any(map(shutil.which, COMPILER_CANDIDATES))
 collect_ignore = [] if HAS_COMPILED_FOLDER else ["compiled"]
 LOG_ONCE = backend.log_once
 needs_compiled = pytest.mark.skipif(not CAN_COMPILE, reason="no compiled code or no C++ compiler here")
 
 
 @pytest.fixture
-def _pytest_compile_cache(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
+def _cpp_cache(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
     """What is compiled is kept for the next run of the tests, by its source and flags, and apart from the user's."""
     assert pytestconfig.cache is not None
     monkeypatch.setenv("XDG_CACHE_HOME", str(pytestconfig.cache.mkdir("compiled")))
 
 
 @pytest.fixture
-def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def fresh_libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a new process, which has loaded no compiled code; and what the test has loaded is forgotten with it."""
 
     def forget() -> None:
@@ -221,7 +221,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(params=["-mno-amx-tile", "-mno-amx-tile -mno-avx512bf16", "-mno-amx-tile -mno-avx"])
 def _lesser_processor(
-    request: pytest.FixtureRequest, uncompiled: None, _pytest_compile_cache: None, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, fresh_libraries: None, _cpp_cache: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compiled code as for a processor with fewer instructions than this one."""
     if platform.machine() != "x86_64":

@@ -16,18 +16,18 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from commands import copy_run, refusal_message, run_cli
+from command_helpers import copy_run, refusal_message, run_cli
 from conftest import generator
 
 import minitrans.export
 from minitrans import cli
-from minitrans.cachecheck.measure import Report
+from minitrans.cachecheck.check import Report
 from minitrans.cli.common import print_scores
 from minitrans.training.config import SECTIONS
 from minitrans.translate.bundle import Threshold, load_bundle, save_bundle
 from minitrans.translate.scoring import Scores
 from minitrans.translate.translator import Translation, Translator
-from minitrans.verify import proof
+from minitrans.verify import run_checks
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
 
@@ -41,7 +41,7 @@ def command_output(*argv: str | Path, stdin: bytes = b"") -> str:
     return out
 
 
-def run_command(*argv: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def parse_and_run(*argv: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([*MINITRANS, *argv], input=stdin, capture_output=True, check=False, timeout=120)
 
 
@@ -154,8 +154,8 @@ def test_scores_and_whether_they_are_low(tiny_run: Path) -> None:
     assert command_output(*translate, *lines).splitlines() == [t.text for t in translations]
 
 
-SOURCE = "\ufeffI love you.\r\n\nMachine learning is fun.\nI love the Xyzzy, xyzzy and plugh\x1b[7q\u2028!\n\n"
-SOURCE += "I love you.\nplugh\nI love deep learning."
+SOURCE_TEXT = "\ufeffI love you.\r\n\nMachine learning is fun.\nI love the Xyzzy, xyzzy and plugh\x1b[7q\u2028!\n\n"
+SOURCE_TEXT += "I love you.\nplugh\nI love deep learning."
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -164,7 +164,7 @@ def test_parts_put_together_are_the_whole_and_name_unknown_words_once_a_line(
     tiny_run: Path, way: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source, whole, part = (tmp_path / name for name in ("source", "whole", "part"))
-    source.write_bytes(SOURCE.encode())
+    source.write_bytes(SOURCE_TEXT.encode())
     translate = ["translate", str(tiny_run), *way, "--input", str(source), "--output"]
     command_output(*translate, whole)
     messages, n_unsure = split_unsure_count(caplog.messages, 8)
@@ -215,7 +215,7 @@ def test_an_interrupted_translation_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     source, whole, target, partial = (tmp_path / name for name in ("source", "whole", "target", "target.partial"))
-    source.write_bytes(SOURCE.encode())
+    source.write_bytes(SOURCE_TEXT.encode())
     translate = ["translate", str(tiny_run), "--sample", "5", "--input", str(source), *part, "--output"]
     command_output(*translate, whole)
     translate += [str(target), "--resume"]
@@ -415,7 +415,7 @@ def run_on_terminal(*argv: str | Path, stdin: Path, stdout: bool) -> tuple[bytes
 def test_a_progress_bar_garbles_neither_translations_nor_warnings(tiny_run: Path, tmp_path: Path) -> None:
     source = tmp_path / "in.txt"
     source.write_bytes(b"I love you.\n" + b"\n" * cli.translate.CHUNK_LINES + b"cat " * 10_000 + b"\nI love you.\n")
-    plain = run_command("translate", tiny_run, "--input", source)
+    plain = parse_and_run("translate", tiny_run, "--input", source)
     assert b"line 4098 is cut" in plain.stderr
     warning = plain.stderr.decode().split()
 
@@ -542,7 +542,7 @@ def test_verify_a_trained_run_as_json(tiny_run: Path) -> None:
 def test_verify_writes_a_page_and_says_where(
     tiny_run: Path, fresh_model_report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proof, "run", lambda **_: fresh_model_report)
+    monkeypatch.setattr(run_checks, "run", lambda **_: fresh_model_report)
     code, _, err = run_cli("verify", tiny_run, "--report", tmp_path / "proof")
     assert code == 0
     assert f"page: {tmp_path / 'proof' / 'index.html'}" in err
@@ -565,15 +565,15 @@ def test_one_sabotage_shows_the_claims_that_fail() -> None:
 
 def test_the_sabotages_are_listed() -> None:
     listed = [line.split(maxsplit=1) for line in command_output("verify", "--list").splitlines()]
-    assert listed == [[sabotage.id, sabotage.fault] for sabotage in proof.sabotages_to_run("auto")]
+    assert listed == [[sabotage.id, sabotage.fault] for sabotage in run_checks.sabotages_to_run("auto")]
 
 
 def test_the_self_test_shows_what_caught_what_and_counts_for_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "loss.padding")])
-    monkeypatch.setattr(proof, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20")])
+    monkeypatch.setattr(run_checks, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "loss.padding")])
+    monkeypatch.setattr(run_checks, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20")])
     caught = json.loads(command_output("verify", "--self-test", "--json"))["sabotages"]
     assert {(s["id"], *s["caught_by"]) for s in caught} == {("loss.padding", "C20"), ("rows.sorted", "cache.rows")}
-    monkeypatch.setattr(proof, "SABOTAGES", [s for s in SABOTAGES if s.id == "rows.sorted"])
+    monkeypatch.setattr(run_checks, "SABOTAGES", [s for s in SABOTAGES if s.id == "rows.sorted"])
     code, out, _ = run_cli("verify", "--self-test")
     assert code == 1
     assert "1 sabotage, 1 caught; checks that caught none: " in out
@@ -591,7 +591,7 @@ def test_export_where_the_engine_is_not_installed(
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, f"minitrans.export.{name}", raising=False)
     monkeypatch.delattr(minitrans.export, name, raising=False)
-    message = refusal_message("export", tmp_path, "--format", name, "-o", tmp_path / "out", within=tmp_path)
+    message = refusal_message("export", tmp_path, "--format", name, "-o", tmp_path / "out", unchanged=tmp_path)
     assert f"{library} is not installed; install minitrans with its extra `{extra}`" in message
 
 
@@ -634,7 +634,11 @@ def test_compiled_reaches_who_computes(
     tiny_run: Path, reference_flags: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load, run, self_test = Mock(wraps=Translator.load), Mock(return_value=Report([])), Mock(return_value=iter(()))
-    for owner, name, mock in ((Translator, "load", load), (proof, "run", run), (proof, "self_test", self_test)):
+    for owner, name, mock in (
+        (Translator, "load", load),
+        (run_checks, "run", run),
+        (run_checks, "self_test", self_test),
+    ):
         monkeypatch.setattr(owner, name, mock)
     for words in (["translate", str(tiny_run), "a"], ["evaluate", str(tiny_run), *reference_flags]):
         command_output(*words, "--compiled", "off")

@@ -7,12 +7,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from commands import copy_run, parquet_bytes, run_cli
+from command_helpers import copy_run, parquet_bytes, run_cli
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans import cli
-from minitrans.cachecheck.measure import Report
+from minitrans.cachecheck.check import Report
 from minitrans.data.corpus import load_corpus
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
@@ -20,7 +20,7 @@ from minitrans.text.reading import clean
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 from minitrans.translate.bundle import METADATA, TOKENIZER, WEIGHTS, WORDS
 from minitrans.translate.translator import Translator
-from minitrans.verify import proof
+from minitrans.verify import run_checks
 
 AWKWARD_BYTES = [
     *(b"\n", b"\r\n", b"\r", b"\n\n", b"\0", b"\t", b" ", b",", b'"', b'""', b"\\", b"\x1b[2J", b"\x7f", b"\x1c"),
@@ -30,7 +30,7 @@ AWKWARD_BYTES = [
     *(b"en", b"zh", b"en\tzh\n", b"en,zh\n", b'{"en": "a", "zh": "b"}\n', b"{}\n", b"- ", b"!!int ", b"&a *a"),
     *(b"I love you.", "我爱你。".encode(), b"<unk>", b"</s>", b"<0x0A>", b"a" * 10_000, "我 ".encode() * 3_000),
 ]
-text_bytes = st.lists(
+odd_bytes = st.lists(
     st.one_of(st.sampled_from(AWKWARD_BYTES), st.text(max_size=8).map(str.encode), st.binary(max_size=4)), max_size=12
 ).map(b"".join)
 
@@ -38,7 +38,7 @@ PAIRS = [("one", "一"), ('two "big" ones', "两个，“大”的"), ("three, \
 ROWS = [{"id": i, "en": en, "zh": zh} for i, (en, zh) in enumerate(PAIRS)]
 
 
-CORPUS_FILES = {
+CORPUS_BYTES = {
     "tsv": "\n".join(["id\ten\tzh", *(f"{i}\t{en}\t{zh}" for i, (en, zh) in enumerate(PAIRS))]).encode(),
     "csv": 'id,en,zh\r\n0,one,一\r\n1,"two ""big"" ones",两个，“大”的\r\n2,"three, \n three",三\r\n'.encode(),
     "jsonl": "".join(json.dumps(row) + "\n" for row in ROWS).encode(),
@@ -90,13 +90,13 @@ def count_lines_before_invalid(content: bytes) -> int:
     return next(i for i, line in enumerate(content.split(b"\n")) if split_lines(line) is None)
 
 
-def output_or_none(*argv: str | Path, stdin: bytes = b"", answered: int = 0) -> str | None:
+def output_or_none(*argv: str | Path, stdin: bytes = b"", n_lines: int = 0) -> str | None:
     """What a command writes; None if it ends with code 2, one line of error and so many of output."""
     code, written, message = run_cli(*argv, stdin=stdin)
     if code == 0:
         assert re.fullmatch("computed: .*\n" if argv[0] == "verify" else "", message)
         return written
-    assert (code, written.count("\n")) == (2, answered)
+    assert (code, written.count("\n")) == (2, n_lines)
     assert message.startswith("minitrans: error: ")
     assert len(message.splitlines()) == 1
     return None
@@ -105,19 +105,19 @@ def output_or_none(*argv: str | Path, stdin: bytes = b"", answered: int = 0) -> 
 # -- translate ------------------------------------------------------------------------------------------------------
 
 
-@given(content=text_bytes, from_file=st.booleans())
+@given(content=odd_bytes, from_file=st.booleans())
 def test_translate_writes_a_line_for_each_line_or_one_error(
-    tiny_run: Path, offline_dir: Path, translator: Translator, content: bytes, from_file: bool
+    tiny_run: Path, offline_cwd: Path, translator: Translator, content: bytes, from_file: bool
 ) -> None:
-    (offline_dir / "in.txt").write_bytes(content)
+    (offline_cwd / "in.txt").write_bytes(content)
     sources = split_lines(content)
-    answered = count_lines_before_invalid(content) if sources is None else 0
+    n_lines = count_lines_before_invalid(content) if sources is None else 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli.translate, "load_translator", lambda *_: translator)  # once, not for each example
         if from_file:
-            written = output_or_none("translate", tiny_run, "--input", offline_dir / "in.txt", answered=answered)
+            written = output_or_none("translate", tiny_run, "--input", offline_cwd / "in.txt", n_lines=n_lines)
         else:
-            written = output_or_none("translate", tiny_run, stdin=content, answered=answered)
+            written = output_or_none("translate", tiny_run, stdin=content, n_lines=n_lines)
     if sources is None or written is None:
         assert sources is None
         assert written is None
@@ -153,7 +153,7 @@ def load_pairs(files: dict[str, bytes]) -> dict[str, list[tuple[str, str]]] | No
 
 def check_corpus(files: dict[str, bytes], expected: list[tuple[str, str]] | None) -> None:
     """Compare what is read from `train` and `test` files of the same content with the pairs that they hold."""
-    corpus = load_pairs({**files, "valid.tsv": CORPUS_FILES["tsv"]})
+    corpus = load_pairs({**files, "valid.tsv": CORPUS_BYTES["tsv"]})
     full = [pair for pair in expected or [] if all(map(clean, pair))]
     if not full:
         assert corpus is None
@@ -162,13 +162,13 @@ def check_corpus(files: dict[str, bytes], expected: list[tuple[str, str]] | None
         assert (corpus["train"], corpus["test"]) == (full, expected)
 
 
-line_bytes = text_bytes.map(lambda content: content.replace(b"\n", b" "))
+line_bytes = odd_bytes.map(lambda content: content.replace(b"\n", b" "))
 parallel_files = st.lists(st.tuples(line_bytes, line_bytes), max_size=6).map(
     lambda pairs: [b"\n".join(side) for side in zip(*pairs, strict=True)]
 )
 
 
-@given(st.one_of(parallel_files.filter(bool), st.lists(text_bytes, min_size=2, max_size=2)))
+@given(st.one_of(parallel_files.filter(bool), st.lists(odd_bytes, min_size=2, max_size=2)))
 def test_two_files_of_lines_are_read_or_refused(sides: list[bytes]) -> None:
     files = {
         f"{split}.{side}": text for split in ("train", "test") for side, text in zip(("en", "zh"), sides, strict=True)
@@ -180,7 +180,7 @@ def test_two_files_of_lines_are_read_or_refused(sides: list[bytes]) -> None:
     check_corpus(files, expected)
 
 
-@given(st.one_of(damaged_files(CORPUS_FILES["tsv"]), text_bytes.map(b"en\tzh\n".__add__), text_bytes))
+@given(st.one_of(damaged_files(CORPUS_BYTES["tsv"]), odd_bytes.map(b"en\tzh\n".__add__), odd_bytes))
 def test_a_tsv_is_read_or_refused(content: bytes) -> None:
     header, *rows = [line.split("\t") for line in split_lines(content) or []] or [[]]
     told = {"en", "zh"} <= set(header) and all(len(row) == len(header) for row in rows)
@@ -189,35 +189,35 @@ def test_a_tsv_is_read_or_refused(content: bytes) -> None:
     check_corpus({"train.tsv": content, "test.tsv": content}, expected)
 
 
-@given(st.one_of(damaged_files(CORPUS_FILES["jsonl"]), text_bytes))
+@given(st.one_of(damaged_files(CORPUS_BYTES["jsonl"]), odd_bytes))
 def test_json_lines_are_read_or_refused(content: bytes) -> None:
-    corpus = load_pairs({"train.jsonl": content, "test.jsonl": content, "valid.tsv": CORPUS_FILES["tsv"]})
+    corpus = load_pairs({"train.jsonl": content, "test.jsonl": content, "valid.tsv": CORPUS_BYTES["tsv"]})
     if corpus is not None:
         rows = [json.loads(line) for line in split_lines(content) or []]
         rows = [row.get("translation", row) for row in rows]
         assert corpus["test"] == [(row["en"], row["zh"]) for row in rows]
 
 
-@given(st.one_of(damaged_files(CORPUS_FILES["csv"]), text_bytes.map(b"en,zh\n".__add__), text_bytes))
+@given(st.one_of(damaged_files(CORPUS_BYTES["csv"]), odd_bytes.map(b"en,zh\n".__add__), odd_bytes))
 def test_a_csv_is_read_or_refused(content: bytes) -> None:
-    corpus = load_pairs({"train.csv": content, "test.csv": content, "valid.tsv": CORPUS_FILES["tsv"]})
+    corpus = load_pairs({"train.csv": content, "test.csv": content, "valid.tsv": CORPUS_BYTES["tsv"]})
     if corpus is not None:
         lines = split_lines(content)
         assert lines is not None
         assert 0 < len(corpus["train"]) <= len(corpus["test"]) < len(lines)
 
 
-@given(st.one_of(damaged_files(CORPUS_FILES["parquet"]), text_bytes))
+@given(st.one_of(damaged_files(CORPUS_BYTES["parquet"]), odd_bytes))
 def test_a_parquet_file_is_read_or_refused(content: bytes) -> None:
-    corpus = load_pairs({"train.parquet": content, "test.parquet": content, "valid.tsv": CORPUS_FILES["tsv"]})
+    corpus = load_pairs({"train.parquet": content, "test.parquet": content, "valid.tsv": CORPUS_BYTES["tsv"]})
     if corpus is not None:
         assert 0 < len(corpus["train"]) <= len(corpus["test"])
 
 
-@pytest.mark.parametrize("suffix", CORPUS_FILES)
+@pytest.mark.parametrize("suffix", CORPUS_BYTES)
 def test_control_what_is_not_damaged_is_read(suffix: str) -> None:
-    content = CORPUS_FILES[suffix]
-    corpus = load_pairs({f"train.{suffix}": content, "valid.tsv": CORPUS_FILES["tsv"]})
+    content = CORPUS_BYTES[suffix]
+    corpus = load_pairs({f"train.{suffix}": content, "valid.tsv": CORPUS_BYTES["tsv"]})
     assert corpus is not None
     assert len(corpus["train"]) == len(PAIRS)
 
@@ -226,8 +226,8 @@ def test_control_what_is_not_damaged_is_read(suffix: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def run_to_damage(tiny_run: Path, offline_dir: Path) -> Path:
-    return copy_run(tiny_run, offline_dir / "run")
+def run_to_damage(tiny_run: Path, offline_cwd: Path) -> Path:
+    return copy_run(tiny_run, offline_cwd / "run")
 
 
 @pytest.mark.parametrize("name", [METADATA, WEIGHTS, TOKENIZER, WORDS])
@@ -235,7 +235,7 @@ def run_to_damage(tiny_run: Path, offline_dir: Path) -> Path:
 def test_a_damaged_run_translates_or_is_refused(run_to_damage: Path, name: str, data: st.DataObject) -> None:
     whole = (run_to_damage / name).read_bytes()
     try:
-        (run_to_damage / name).write_bytes(data.draw(damaged_files(whole) | text_bytes))
+        (run_to_damage / name).write_bytes(data.draw(damaged_files(whole) | odd_bytes))
         written = output_or_none("translate", run_to_damage, "I love you.", "")
     finally:
         (run_to_damage / name).write_bytes(whole)
@@ -250,10 +250,10 @@ def test_a_damaged_config_finds_its_corpus_or_is_refused(
     section = whole.index(b"data:")
     try:
         (run_to_damage / "config.yaml").write_bytes(
-            data.draw(damaged_files(whole[section:]) | text_bytes.map(b"data: ".__add__))
+            data.draw(damaged_files(whole[section:]) | odd_bytes.map(b"data: ".__add__))
         )
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(proof, "run", lambda **_: fresh_model_report)
+            patch.setattr(run_checks, "run", lambda **_: fresh_model_report)
             written = output_or_none("verify", run_to_damage)
     finally:
         (run_to_damage / "config.yaml").write_bytes(whole)

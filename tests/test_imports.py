@@ -15,7 +15,7 @@ ROOT = PACKAGE.parent
 MODEL_DIR = PACKAGE / "model"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 IMPORT_LAYERS = re.findall(r"\w+", " ".join(PYPROJECT["tool"]["importlinter"]["contracts"][0]["layers"]))
-PRELOADED = {re.split(r"\W", line)[0].lower() for line in PYPROJECT["project"]["dependencies"]} | {"yaml", "upath"}
+DEPENDENCIES = {re.split(r"\W", line)[0].lower() for line in PYPROJECT["project"]["dependencies"]} | {"yaml", "upath"}
 
 
 def find_compiled_words(source: str) -> list[str]:
@@ -56,7 +56,7 @@ def test_the_model_is_short() -> None:
     assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) < 1200
 
 
-MODEL_PROGRAM = """
+MODEL_USE_PROGRAM = """
 from minitrans import MultiHeadAttention, Transformer, TransformerConfig
 from minitrans.model.loss import batch_loss
 from minitrans.model.decoding import CachedStepper, greedy_decode
@@ -67,12 +67,12 @@ model = Transformer(config)
 batch_loss(model, ids, ids, ids, 0.1).backward()
 assert len(greedy_decode(CachedStepper(model.eval()), ids)) == 1
 """
-NON_MODEL_MODULES = [*(PRELOADED - {"torch"}), *(f"minitrans.{name}" for name in IMPORT_LAYERS if name != "model")]
+NON_MODEL_MODULES = [*(DEPENDENCIES - {"torch"}), *(f"minitrans.{name}" for name in IMPORT_LAYERS if name != "model")]
 
 
 def test_the_model_works_where_nothing_but_pytorch_is_installed() -> None:
     assert {"numpy", "rich", "minitrans.translate"} <= {*NON_MODEL_MODULES}
-    program = "\n".join(["import sys", *(f"sys.modules[{n!r}] = None" for n in NON_MODEL_MODULES), MODEL_PROGRAM])
+    program = "\n".join(["import sys", *(f"sys.modules[{n!r}] = None" for n in NON_MODEL_MODULES), MODEL_USE_PROGRAM])
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 

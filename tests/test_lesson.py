@@ -19,10 +19,10 @@ DOCS = Path(__file__).parents[1] / "docs"
 ENGLISH, CHINESE = ((DOCS / name).read_text(encoding="utf-8") for name in ("attention.md", "attention.zh.md"))
 CHAPTER_LABELS = ("- Read: ", "- Proved by: ", "- Broken by: ")
 CHINESE_CHAPTER_LABELS = ("- 阅读：", "- 检查：", "- 破坏：")
-LINK = r"\[`([\w.]+)`\]\(\.\./([\w/]+)\.py\)"
-OMITTED_PREFIXES = ("compiled.", "export.")
-CHECK_BY_ID = {check.id: check for check in CHECKS if not check.id.startswith(OMITTED_PREFIXES)}
-SABOTAGE_BY_ID = {sabotage.id: sabotage for sabotage in SABOTAGES if not sabotage.id.startswith(OMITTED_PREFIXES)}
+CODE_LINK = r"\[`([\w.]+)`\]\(\.\./([\w/]+)\.py\)"
+OMITTED_ID_PREFIXES = ("compiled.", "export.")
+CHECK_BY_ID = {check.id: check for check in CHECKS if not check.id.startswith(OMITTED_ID_PREFIXES)}
+SABOTAGE_BY_ID = {sabotage.id: sabotage for sabotage in SABOTAGES if not sabotage.id.startswith(OMITTED_ID_PREFIXES)}
 
 
 def split_chapters(lesson: str) -> list[str]:
@@ -54,12 +54,12 @@ def wrong_output_titles(lesson: str) -> list[str]:
     return titles
 
 
-def undefined_names(lesson: str) -> list[str]:
+def unresolved_references(lesson: str) -> list[str]:
     """What the lesson names that is not there."""
     names = []
     for chapter in split_chapters(lesson):
         read, proved, broken = (terms(chapter, label) for label in CHAPTER_LABELS)
-        links = re.findall(LINK, chapter)
+        links = re.findall(CODE_LINK, chapter)
         assert [name for name, _ in links] == read
         for name, file in links:
             module = import_module(file.replace("/", "."))
@@ -75,7 +75,12 @@ def undefined_names(lesson: str) -> list[str]:
 def language_neutral_parts(lesson: str, labels: tuple[str, ...]) -> list[object]:
     """For each chapter what has to be the same in every language."""
     return [
-        (chapter.split(".")[0], blocks(chapter), re.findall(LINK, chapter), [terms(chapter, label) for label in labels])
+        (
+            chapter.split(".")[0],
+            blocks(chapter),
+            re.findall(CODE_LINK, chapter),
+            [terms(chapter, label) for label in labels],
+        )
         for chapter in split_chapters(lesson)
     ]
 
@@ -99,7 +104,7 @@ def test_control_a_fault_in_the_package_is_noticed() -> None:
 
 
 def test_what_it_names_is_there() -> None:
-    assert undefined_names(ENGLISH) == []
+    assert unresolved_references(ENGLISH) == []
 
 
 @pytest.mark.parametrize(
@@ -113,7 +118,7 @@ def test_what_it_names_is_there() -> None:
 )
 def test_control_a_name_that_stands_for_nothing_is_noticed(there: str, not_there: str) -> None:
     assert there in ENGLISH
-    assert set(undefined_names(ENGLISH.replace(there, not_there))) == {not_there.strip("[`]")}
+    assert set(unresolved_references(ENGLISH.replace(there, not_there))) == {not_there.strip("[`]")}
 
 
 @pytest.mark.parametrize("chapter", split_chapters(ENGLISH), ids=lambda chapter: chapter.splitlines()[0])

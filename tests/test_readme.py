@@ -14,7 +14,7 @@ import pytest
 
 import minitrans
 from minitrans import cli
-from minitrans.cachecheck.measure import dtype_name, to_str
+from minitrans.cachecheck.check import dtype_name, to_str
 from minitrans.cli.arguments import Parser
 from minitrans.compiled.probe import LENGTH, TOLERANCES
 from minitrans.data.corpus import _TOKENIZER_PAIRS
@@ -24,7 +24,7 @@ from minitrans.server.queue import MAX_BATCH_LINES
 from minitrans.training.config import SECTIONS, TRAINING_BYTES_PER_PARAMETER
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
-from minitrans.verify.subject import N_PAIRS
+from minitrans.verify.subject import N_TEXT_PAIRS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -68,16 +68,16 @@ def type_into_shell(lines: list[str], folder: Path) -> str:
     return done.stdout
 
 
-needs_venv = pytest.mark.skipif(not Path(sys.prefix, "bin/activate").exists(), reason="not in a .venv, as make has it")
+venv_only = pytest.mark.skipif(not Path(sys.prefix, "bin/activate").exists(), reason="not in a .venv, as make has it")
 
 
-@needs_venv
+@venv_only
 def test_a_shell_finds_every_command_where_it_stands(clone_folder: Path) -> None:
     lines = [line if line.startswith(".") else f"command -v {line.split()[0]}" for line in lines_to_type()]
     assert len(type_into_shell(lines, clone_folder).splitlines()) == len(lines) - 1
 
 
-@needs_venv
+@venv_only
 def test_a_shell_runs_what_it_says_is_done_with_a_run(clone_folder: Path) -> None:
     lines = [line for line in lines_to_type() if re.match(r"\.|minitrans (translate|evaluate|explain|export)", line)]
     shown = type_into_shell(lines, clone_folder)
@@ -138,7 +138,7 @@ def test_its_python_example_runs(tiny_run: Path, tmp_path: Path, monkeypatch: py
     assert scope["minitrans"] is minitrans
 
 
-def cli_flags(*files: Path) -> set[str]:
+def flags_in(*files: Path) -> set[str]:
     """The flags that some files add to a parser."""
     texts = "\n".join(file.read_text(encoding="utf-8") for file in files)
     return set(re.findall(r'add_argument\(\s*"(--[\w-]+)"', texts))
@@ -164,7 +164,7 @@ def test_names_that_it_takes_from_the_code_are_there() -> None:
 def test_flags_and_settings_that_it_names_are_there(path: Path) -> None:
     settings = {f"{name}.{field}" for name, kind in SECTIONS.items() for field in signature(kind).parameters}
     parsers = [*(ROOT / "minitrans").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
-    known = {"--help", "--print-config", *BENCH_FLAGS, *cli_flags(*parsers), *(f"--{setting}" for setting in settings)}
+    known = {"--help", "--print-config", *BENCH_FLAGS, *flags_in(*parsers), *(f"--{setting}" for setting in settings)}
     assert set(re.findall(r"`(--[\w.-]+)", PAGES[path])) <= known
     of_runs = {"model.json", "model.safetensors"}
     named = re.findall(r"`((?:model|tokenizer|data|training|trainer)\.[\w.]+)`", PAGES[path])
@@ -213,7 +213,7 @@ def test_its_counts_are_right() -> None:
     assert f"{TRAINING_BYTES_PER_PARAMETER} bytes a parameter" in scale
     assert f"at most {_TOKENIZER_PAIRS:,} pairs of the corpus" in training
     assert f"up to {MAX_BATCH_LINES} lines" in serve
-    assert (N_PAIRS, "twelve pairs of `valid`" in verification) == (12, True)
+    assert (N_TEXT_PAIRS, "twelve pairs of `valid`" in verification) == (12, True)
     assert f"on rows of up to {LENGTH} tokens" in guide
     for dtype, limit in TOLERANCES.items():
         assert re.search(rf"by {to_str(limit)} (of their size )?in {dtype_name(dtype)}", guide), dtype

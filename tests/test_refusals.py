@@ -12,11 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import torch
-from commands import copy_run, parquet_bytes, refusal_message, write_files
+from command_helpers import copy_run, parquet_bytes, refusal_message, write_files
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from minitrans.cli.arguments import CORES
+from minitrans.cli.arguments import N_CORES
 from minitrans.translate.bundle import METADATA, TOKENIZER, WEIGHTS, WORDS
 
 # What is given: files by their names, or what is done to the folder `run`.
@@ -24,7 +24,7 @@ Setup = Mapping[str, str | bytes] | Callable[[Path], object]
 
 # -- Commands; RUN is a run, which `run` is a copy of -----------------------------------------------------------------
 
-GIVEN_FILES: dict[str, str | bytes] = {
+WORKING_DIR_FILES: dict[str, str | bytes] = {
     "one": "a\n",
     "two": "a\nb\n",
     "gap": "a\n\n",
@@ -51,8 +51,8 @@ BAD_COMMANDS = [
     ("translate RUN a --sample 0", "argument --sample: it must be a whole number from 1 to 2147483647, not 0"),
     (f"translate RUN a --sample {'9' * 30}", "argument --sample: it must be a whole number from 1 to 2147483647, not"),
     ("translate RUN a --seed -1", "argument --seed: it must be a whole number from 0 to 4294967295, not -1"),
-    ("translate RUN a --threads 0", f"argument --threads: it must be a whole number from 1 to {CORES} (this machine's"),
-    ("translate RUN a --threads 100000", f"argument --threads: it must be a whole number from 1 to {CORES} (this mach"),
+    ("translate RUN a --threads 0", f"argument --threads: it must be a whole number from 1 to {N_CORES} (this machine"),
+    ("translate RUN a --threads 100000", f"argument --threads: it must be a whole number from 1 to {N_CORES} (this m"),
     ("translate RUN a --length-penalty nan", "--length-penalty: it must be a number from -10 to 10 (beyond, rounding "),
     ("translate RUN a --length-penalty 1e30", "--length-penalty: it must be a number from -10 to 10 (beyond, rounding"),
     ("translate RUN a --batch-tokens many", "argument --batch-tokens: it must be a whole number from 1 to 2147483647"),
@@ -212,7 +212,7 @@ BAD_FLAGS = [
     ("--model.n_layers 1000000", "parameters take "),
     ("--tokenizer.vocab_size 1000000000", "parameters take "),
     ("--model.max_len 65536 --model.d_model 512", "model.max_len is 65536, and model.d_model 512; their product must"),
-    ("--trainer.devices 99999", f"trainer.devices is 99999; this machine has {CORES} cores"),
+    ("--trainer.devices 99999", f"trainer.devices is 99999; this machine has {N_CORES} cores"),
     ("--trainer.devices \"'99999999999'\"", "trainer: "),
     (f"--trainer.devices {'9' * 5000}", "trainer.devices is 9999 ... ; this machine has"),
     ("--trainer.devices 0", "trainer: "),
@@ -232,11 +232,11 @@ INCOMPLETE_COMMANDS = [
 
 TSV = "en\tzh\none\t一\n"
 JSONL = '{"en": "one", "zh": "一"}\n'
-PARQUET = parquet_bytes(en=["a"], zh=["a"])
-NOT_UTF8 = parquet_bytes(en=pa.array([b"\xff"]).view(pa.string()), zh=["a"])
+PARQUET_BYTES = parquet_bytes(en=["a"], zh=["a"])
+BAD_PARQUET = parquet_bytes(en=pa.array([b"\xff"]).view(pa.string()), zh=["a"])
 GZIP_BYTES = gzip.compress(b"one\n" * 50)
-OTHER_FILES = {"train.zh": "a\n" * 50, "valid.tsv": TSV}
-DAMAGED_GZIP = "train.en.gz: damaged gzip file ("
+CORPUS_REST = {"train.zh": "a\n" * 50, "valid.tsv": TSV}
+GZIP_MESSAGE = "train.en.gz: damaged gzip file ("
 BAD_CORPORA: list[tuple[Mapping[str, str | bytes], str]] = [
     ({"valid.tsv": TSV}, "corpus has no train split, only: valid; add train.en and train.zh, or train.tsv"),
     ({"train.tsv": TSV, "test.tsv": TSV}, "corpus has no valid split, only: test, train; add valid.en"),
@@ -271,20 +271,23 @@ BAD_CORPORA: list[tuple[Mapping[str, str | bytes], str]] = [
     ({"train-1.tsv": TSV, "train-2.csv": TSV}, "train-2.csv has another format than train-1.tsv; give all parts"),
     ({"train.1.tsv": TSV, "train.2.tsv": TSV + "two\n"}, "train.2.tsv, line 3: 1 fields, but the header has 2"),
     ({"train.1.en": "a\n", "train.1.zh": "a\n", "train.2.en": "a\n"}, "train.2.zh is missing, the other side"),
-    ({"train.1.parquet": PARQUET, "train.2.parquet": b"PAR1"}, "train.2.parquet: not a readable Parquet file"),
-    ({"train.1.parquet": PARQUET, "train.2.parquet": NOT_UTF8}, "train.1.parquet to train.2.parquet: not a readable"),
+    ({"train.1.parquet": PARQUET_BYTES, "train.2.parquet": b"PAR1"}, "train.2.parquet: not a readable Parquet file"),
+    (
+        {"train.1.parquet": PARQUET_BYTES, "train.2.parquet": BAD_PARQUET},
+        "train.1.parquet to train.2.parquet: not a readable",
+    ),
     ({"train.parquet": parquet_bytes(en=[1], zh=["a"])}, "train.parquet: column en holds int64, not text"),
     ({"train.parquet": parquet_bytes(en=["a"], de=["a"])}, "train.parquet: no column zh, only: en, de;"),
-    ({"train.parquet": NOT_UTF8}, "train.parquet: not a readable Parquet file ... UTF8"),
-    ({"train.parquet": NOT_UTF8.replace(b"zh", b"z\xe8")}, "train.parquet: not a readable Parquet file ... decode"),
-    (OTHER_FILES | {"train.en.gz": b"one\ntwo\n"}, f"{DAMAGED_GZIP} ... ); copy it again, or unpack it"),
-    (OTHER_FILES | {"train.en.gz": GZIP_BYTES[:-12]}, DAMAGED_GZIP),
-    (OTHER_FILES | {"train.en.gz": GZIP_BYTES[:-6] + b"x" + GZIP_BYTES[-5:]}, f"{DAMAGED_GZIP}CRC"),
-    (OTHER_FILES | {"train.en.gz": GZIP_BYTES[:10] + b"\x07" + GZIP_BYTES[11:]}, f"{DAMAGED_GZIP} ... block"),
-    (OTHER_FILES | {"train.en.gz": gzip.compress(bytes(1 << 23))}, "train.en.gz, line 1: it has more than 4194304 by"),
+    ({"train.parquet": BAD_PARQUET}, "train.parquet: not a readable Parquet file ... UTF8"),
+    ({"train.parquet": BAD_PARQUET.replace(b"zh", b"z\xe8")}, "train.parquet: not a readable Parquet file ... decode"),
+    (CORPUS_REST | {"train.en.gz": b"one\ntwo\n"}, f"{GZIP_MESSAGE} ... ); copy it again, or unpack it"),
+    (CORPUS_REST | {"train.en.gz": GZIP_BYTES[:-12]}, GZIP_MESSAGE),
+    (CORPUS_REST | {"train.en.gz": GZIP_BYTES[:-6] + b"x" + GZIP_BYTES[-5:]}, f"{GZIP_MESSAGE}CRC"),
+    (CORPUS_REST | {"train.en.gz": GZIP_BYTES[:10] + b"\x07" + GZIP_BYTES[11:]}, f"{GZIP_MESSAGE} ... block"),
+    (CORPUS_REST | {"train.en.gz": gzip.compress(bytes(1 << 23))}, "train.en.gz, line 1: it has more than 4194304 by"),
 ]
 BAD_SPLIT_PARTS = ["half", "all[", "all[::2]", "all[0.5:]"]
-NO_FOLDERS = ["corpus", "./corpus", "../corpus", "/nowhere/corpus", "run/corpus", "a/b/corpus", "one"]
+NON_FOLDER_PATHS = ["corpus", "./corpus", "../corpus", "/nowhere/corpus", "run/corpus", "a/b/corpus", "one"]
 BAD_RUN_CONFIGS = [
     *((text, "run/config.yaml is not YAML: ") for text in ("data: [", "[" * 10_000, "data: !!int x")),
     ("", "run/config.yaml: no usable data section"),
@@ -311,46 +314,46 @@ def make_link(name: str) -> Setup:
     return given
 
 
-REDO = "train --config run/config.yaml --run-dir"
-INIT_FROM = f"{REDO} new --training.init_from"
+RETRAIN = "train --config run/config.yaml --run-dir"
+TRAIN_FROM = f"{RETRAIN} new --training.init_from"
 SETTINGS_DIFFER_MESSAGE = "run/config.yaml and the settings given differ in "
 NOT_MARKED_MESSAGE = "is not marked as a run folder by a file .minitrans, so it is not overwritten"
 PROJECT_FILES = {f"project/{name}": "years: of work" for name in ("config.yaml", "README.md", "main.c")}
 BAD_RUN_DIRS: list[tuple[Setup, str, str]] = [
-    ({}, f"{REDO} run", "run is not empty; give --resume, --overwrite or another --run-dir"),
-    ({}, f"{REDO} run --resume", "run/checkpoints holds no checkpoint to resume from; train again with --overwrite"),
-    ({}, f"{REDO} run --resume --model.d_ff 64", f"{SETTINGS_DIFFER_MESSAGE}model"),
-    ({}, f"{REDO} run --resume --seed 64", f"{SETTINGS_DIFFER_MESSAGE}seed"),
-    ({}, f"{REDO} run --resume --training.patience 3", f"{SETTINGS_DIFFER_MESSAGE}training"),
-    ({}, f"{REDO} run --resume --compiled off", f"{SETTINGS_DIFFER_MESSAGE}compiled"),
-    ({}, f"{REDO} run --resume --data.batch_tokens 999", f"{SETTINGS_DIFFER_MESSAGE}data"),
+    ({}, f"{RETRAIN} run", "run is not empty; give --resume, --overwrite or another --run-dir"),
+    ({}, f"{RETRAIN} run --resume", "run/checkpoints holds no checkpoint to resume from; train again with --overwrite"),
+    ({}, f"{RETRAIN} run --resume --model.d_ff 64", f"{SETTINGS_DIFFER_MESSAGE}model"),
+    ({}, f"{RETRAIN} run --resume --seed 64", f"{SETTINGS_DIFFER_MESSAGE}seed"),
+    ({}, f"{RETRAIN} run --resume --training.patience 3", f"{SETTINGS_DIFFER_MESSAGE}training"),
+    ({}, f"{RETRAIN} run --resume --compiled off", f"{SETTINGS_DIFFER_MESSAGE}compiled"),
+    ({}, f"{RETRAIN} run --resume --data.batch_tokens 999", f"{SETTINGS_DIFFER_MESSAGE}data"),
     *(
-        ({}, f"{REDO} run --resume --trainer.{name} 9", SETTINGS_DIFFER_MESSAGE + name)
+        ({}, f"{RETRAIN} run --resume --trainer.{name} 9", SETTINGS_DIFFER_MESSAGE + name)
         for name in ("max_steps", "max_epochs", "accumulate_grad_batches", "gradient_clip_val")
     ),
-    ({}, f"{REDO} new --resume", "new holds nothing to resume: config.yaml is missing; train without --resume"),
-    ({}, f"{REDO} one", "one is a file; give another --run-dir"),
-    ({}, f"{REDO} one/new", "cannot write one/new: Not a directory; give another --run-dir"),
-    (PROJECT_FILES, f"{REDO} project", "project is not empty; give --resume, --overwrite or another --run-dir"),
-    (PROJECT_FILES, f"{REDO} project --overwrite", NOT_MARKED_MESSAGE),
-    ({"desk/thesis.doc": "years of work"}, f"{REDO} desk --overwrite", NOT_MARKED_MESSAGE),
+    ({}, f"{RETRAIN} new --resume", "new holds nothing to resume: config.yaml is missing; train without --resume"),
+    ({}, f"{RETRAIN} one", "one is a file; give another --run-dir"),
+    ({}, f"{RETRAIN} one/new", "cannot write one/new: Not a directory; give another --run-dir"),
+    (PROJECT_FILES, f"{RETRAIN} project", "project is not empty; give --resume, --overwrite or another --run-dir"),
+    (PROJECT_FILES, f"{RETRAIN} project --overwrite", NOT_MARKED_MESSAGE),
+    ({"desk/thesis.doc": "years of work"}, f"{RETRAIN} desk --overwrite", NOT_MARKED_MESSAGE),
     (lambda run: Path("link").symlink_to("gone"), "export RUN -o link", "link is there already; remove it or name"),
-    (lambda run: Path("link").symlink_to(run), f"{REDO} link --overwrite", "link is a link, so what it leads to is "),
+    (lambda run: Path("link").symlink_to(run), f"{RETRAIN} link --overwrite", "link is a link, so what it leads to"),
     (
         lambda run: copy_run(run, Path("planted"), cache_dir="elsewhere"),
-        f"{REDO} planted --resume",
+        f"{RETRAIN} planted --resume",
         "planted/config.yaml names data.cache_dir; remove that line, and give it as a flag",
     ),
     *(
-        (make_link(n), f"{REDO} run {flag}", f"run/{n} is a link, and nothing is written where links lead; remove it")
+        (make_link(n), f"{RETRAIN} run {flag}", f"run/{n} is a link, and nothing is written where links lead; ")
         for n in ("checkpoints", "tensorboard", "metrics.csv", "tensorboard/hparams.yaml", ".minitrans")
         for flag in ("--resume", "--overwrite")
     ),
-    ({}, f"{INIT_FROM} gone", "gone is not a folder; give the run folder that `minitrans train` wrote"),
-    ({}, f"{INIT_FROM} run --model.d_ff 64", "model.d_ff is 64, and 48 in the run of training.init_from; give it the"),
-    ({}, f"{INIT_FROM} run --model.n_layers 2", "model.n_layers is 2, and 1 in the run of training.init_from"),
-    ({}, f"{INIT_FROM} run --model.n_heads 1", "model.n_heads is 1, and 2 in the run of training.init_from"),
-    ({}, f"{INIT_FROM} run --model.tie_embeddings false", "model.tie_embeddings is False, and True in the run of "),
+    ({}, f"{TRAIN_FROM} gone", "gone is not a folder; give the run folder that `minitrans train` wrote"),
+    ({}, f"{TRAIN_FROM} run --model.d_ff 64", "model.d_ff is 64, and 48 in the run of training.init_from; give it the"),
+    ({}, f"{TRAIN_FROM} run --model.n_layers 2", "model.n_layers is 2, and 1 in the run of training.init_from"),
+    ({}, f"{TRAIN_FROM} run --model.n_heads 1", "model.n_heads is 1, and 2 in the run of training.init_from"),
+    ({}, f"{TRAIN_FROM} run --model.tie_embeddings false", "model.tie_embeddings is False, and True in the run of "),
 ]
 
 # -- Damaged runs -----------------------------------------------------------------------------------------------------
@@ -400,15 +403,15 @@ def claim_billion_layers(run: Path) -> None:
 BIAS = "encoder.norm.bias"
 DAMAGED, NO_FIT = "model.json is damaged (", "does not fit model.json"
 BAD_HASH = "does not have the sha256 that model.json gives"
-BAD_WORDS = "words.txt is missing or damaged"
+BAD_WORDS_MESSAGE = "words.txt is missing or damaged"
 BAD_THRESHOLDS = [1, {"score": "low", "chrf": None}, {"score": -1, "chrf": []}, {"score": None, "chrf": None}, {"x": 1}]
 RUN_DAMAGES: list[tuple[Setup, str]] = [
     # Files
     *((remove_file(name), f"holds no finished run: {name} is missing") for name in (METADATA, WEIGHTS, TOKENIZER)),
     *((resize_file(name, 50), name) for name in (METADATA, WEIGHTS, TOKENIZER, WORDS)),
     *((resize_file(n, 2**40), f"{n} is damaged (1099511627776 bytes, more") for n in (METADATA, TOKENIZER, WORDS)),
-    (remove_file(WORDS), BAD_WORDS),
-    ({f"run/{WORDS}": b"\xff\n"}, BAD_WORDS),
+    (remove_file(WORDS), BAD_WORDS_MESSAGE),
+    ({f"run/{WORDS}": b"\xff\n"}, BAD_WORDS_MESSAGE),
     ({f"run/{WORDS}": b"a\nb\n"}, "words.txt is damaged (2 words, not ... ); train the run again"),
     ({f"run/{WORDS}": "".join(map("{}\n".format, range(9_999)))}, "words.txt is damaged (9999 words, not"),
     # model.json
@@ -451,23 +454,23 @@ RUN_DAMAGES: list[tuple[Setup, str]] = [
 
 # -- All of them ------------------------------------------------------------------------------------------------------
 
-TRAIN_THERE = TRAIN.replace("gone", "corpus")
+TRAIN_ON_CORPUS = TRAIN.replace("gone", "corpus")
 REFUSAL_CASES: list[tuple[Setup, str, str]] = [
     *(({}, words, said) for words, said in BAD_COMMANDS + INCOMPLETE_COMMANDS),
     *(({"c.yaml": text}, f"{TRAIN} --config c.yaml", f"c.yaml ... {said}") for text, said in BAD_SETTINGS),
     *(({}, f"{TRAIN} {flags}", said) for flags, said in BAD_FLAGS),
-    *(({f"corpus/{name}": files[name] for name in files}, TRAIN_THERE, said) for files, said in BAD_CORPORA),
+    *(({f"corpus/{name}": files[name] for name in files}, TRAIN_ON_CORPUS, said) for files, said in BAD_CORPORA),
     *(
         (
             {"corpus/all.en": "a\nb\n", "corpus/all.zh": "a\nb\n"},
-            f"{TRAIN_THERE} --data.splits.train all --data.splits.valid {part}",
+            f"{TRAIN_ON_CORPUS} --data.splits.train all --data.splits.valid {part}",
             f"data.splits.valid is {part}: ",
         )
         for part in BAD_SPLIT_PARTS
     ),
     *(
         ({}, f"{TRAIN} --data.path {name}", f"cannot read data.path {Path(name)} ... directory; give a folder with")
-        for name in NO_FOLDERS
+        for name in NON_FOLDER_PATHS
     ),
     *(
         ({}, f"{TRAIN} --data.path owner/name {flags}", "owner/name is not a folder here, and could not be loaded from")
@@ -483,7 +486,7 @@ REFUSAL_CASES: list[tuple[Setup, str, str]] = [
 ]
 
 
-@pytest.mark.usefixtures("offline_dir")
+@pytest.mark.usefixtures("offline_cwd")
 @pytest.mark.parametrize(
     ("given", "words", "said"), REFUSAL_CASES, ids=[f"{words[-40:]}-{said[:40]}" for _, words, said in REFUSAL_CASES]
 )
@@ -492,14 +495,14 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_else_is_done(
 ) -> None:
     """What is said must be in the line; ` ... ` stands for anything."""
     monkeypatch.chdir(tmp_path)
-    write_files(tmp_path, GIVEN_FILES)
+    write_files(tmp_path, WORKING_DIR_FILES)
     os.mkfifo("pipe")
     run = copy_run(tiny_run, Path("run"))
     given(run) if callable(given) else write_files(tmp_path, given)
     said_by_datasets = io.StringIO()
     for handler in logging.getLogger("datasets").handlers:
         monkeypatch.setattr(handler, "stream", said_by_datasets)
-    line = refusal_message(*shlex.split(words.replace("RUN", str(tiny_run))), within=tmp_path)
+    line = refusal_message(*shlex.split(words.replace("RUN", str(tiny_run))), unchanged=tmp_path)
     place = 0
     for part in said.split(" ... "):
         assert part in line[place:]

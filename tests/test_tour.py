@@ -6,14 +6,14 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
-TOUR = json.loads((Path(__file__).parents[1] / "docs/tour.ipynb").read_text(encoding="utf-8"))
-CELLS = [cell for cell in TOUR["cells"] if cell["cell_type"] == "code"]
+TOUR_NOTEBOOK = json.loads((Path(__file__).parents[1] / "docs/tour.ipynb").read_text(encoding="utf-8"))
+CELLS = [cell for cell in TOUR_NOTEBOOK["cells"] if cell["cell_type"] == "code"]
 FULL_RUN_SIZES, SHORT_RUN_SIZES = '800, "train", "valid"', '2, "train[:3000]", "valid[:4]"'
 
 
 def test_it_is_stored_as_nobody_has_run_it() -> None:
     assert {(*cell["outputs"], cell["execution_count"]) for cell in CELLS} == {(None,)}
-    assert len({cell["id"] for cell in TOUR["cells"]}) == len(TOUR["cells"])
+    assert len({cell["id"] for cell in TOUR_NOTEBOOK["cells"]}) == len(TOUR_NOTEBOOK["cells"])
 
 
 def test_its_cells_run_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

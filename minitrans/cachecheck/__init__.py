@@ -6,7 +6,7 @@ put around any model (`faults`), to see that they are noticed. The engine is `me
 are; the proof of our own model goes by it too. All of it imports only torch, except `hugging_face` and `pytest_plugin`.
 """
 
-from minitrans.cachecheck.measure import NotOfferedError
+from minitrans.cachecheck.check import NotOfferedError
 from minitrans.cachecheck.protocol import CachedModel, Functions, LoadError
 from minitrans.cachecheck.runner import check_cache, run, self_test
 

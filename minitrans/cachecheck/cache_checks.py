@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cachecheck.measure import (
+from minitrans.cachecheck.check import (
     Deviation,
     NotOfferedError,
-    check_registrar,
     compare,
     deviation,
     dtype_tolerance,
+    new_check_group,
     pad_to_widest,
     to_str,
     worst,
@@ -34,7 +34,7 @@ MAX_DRAFT = 8  # tokens of the longest draft, where there is no window
 MIN_EFFECT = 1e-7  # what another token has to move logits by at least, of the largest logit
 
 
-claim, STEP_CHECKS = check_registrar("Steps and the full pass")
+claim, STEP_CHECKS = new_check_group("Steps and the full pass")
 
 
 def concat_outputs(steps: Sequence[list[Tensor]]) -> list[Tensor]:
@@ -49,19 +49,19 @@ def feed_in_chunks(case: ModelAndTokens[Any], chunks: int | list[int] = 1) -> li
 
 
 def chunk_deviation(
-    case: ModelAndTokens[Any], chunks: int | list[int], reference: CachedModel[Any] | None = None
+    case: ModelAndTokens[Any], chunks: int | list[int], reference_model: CachedModel[Any] | None = None
 ) -> Deviation:
-    """Feed the tokens in chunks, and compare with the full pass: that of the model, or of `reference`."""
-    want = (case if reference is None else replace(case, model=reference)).full_pass()
+    """Feed the tokens in chunks, and compare with the full pass: that of the model, or of `reference_model`."""
+    want = (case if reference_model is None else replace(case, model=reference_model)).full_pass()
     sizes = [piece.size(1) for piece in case.tokens.split(chunks, 1)]
     words = " + ".join(map(str, sizes)) if len(sizes) < 9 else f"{sizes[0]} + {sizes[1]} + ... + {sizes[-1]}"
     return compare(feed_in_chunks(case, chunks), want).named(f"fed in chunks of {words}")
 
 
 @claim("steps", "logits, one token at a time, against the full pass")
-def step_deviation(case: ModelAndTokens[Any], reference: CachedModel[Any] | None = None) -> Deviation:
+def step_deviation(case: ModelAndTokens[Any], reference_model: CachedModel[Any] | None = None) -> Deviation:
     """Decoding step by step from the cache gives what the full masked pass gives, at every position."""
-    return chunk_deviation(case, 1, reference).named("fed one by one")
+    return chunk_deviation(case, 1, reference_model).named("fed one by one")
 
 
 @claim(
@@ -69,7 +69,7 @@ def step_deviation(case: ModelAndTokens[Any], reference: CachedModel[Any] | None
     f"logits: every split of the first {ALL_SPLITS_LENGTH} tokens, and every chunk of every size at every position",
     lower=(),
 )
-def split_deviation(case: ModelAndTokens[Any]) -> Deviation:
+def all_chunkings_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Any split into chunks gives the same: a prompt of many tokens, then a few at a time, or any other."""
     # A split is a row of chunks, each at a position: if all chunks at all positions are right, so are all splits.
     start = case.with_tokens(case.tokens[:, :ALL_SPLITS_LENGTH])
@@ -97,23 +97,23 @@ def all_splits(length: int) -> Iterator[list[int]]:
 def long_sentence_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """So do steps, chunks and one prefill far beyond each window and block, and steps up to the longest position."""
     model = case.model
-    longest = model.max_len or max([LONG_LENGTH, *(3 * span + 2 for span in model.spans)])
-    ends = {end for span in model.spans for end in (span, 2 * span, 3 * span) if end + 2 <= longest} | {longest}
+    longest = model.max_len or max([LONG_LENGTH, *(3 * span + 2 for span in model.window_sizes)])
+    ends = {end for span in model.window_sizes for end in (span, 2 * span, 3 * span) if end + 2 <= longest} | {longest}
     deviations = []
     for end in sorted(ends):
         length = min(end + 2, longest)
-        long = case.with_tokens(tokens_of_length(case, length))
+        long = case.with_tokens(extend_tokens(case, length))
         prompt = max(0, end - 3)
         chunks = [*[prompt][: prompt > 0], *[1] * (length - prompt)]
         deviations.append(chunk_deviation(long, chunks).named(f"{prompt} tokens, and then one by one to {length}"))
         if length <= 3 * LONG_LENGTH:
             deviations.append(step_deviation(long))
-            sizes = {length, *(span + by for span in model.spans for by in (-1, 1) if 1 < span + by < length)}
+            sizes = {length, *(span + by for span in model.window_sizes for by in (-1, 1) if 1 < span + by < length)}
             deviations += [chunk_deviation(long, size) for size in sorted(sizes)]
     return worst(deviations)
 
 
-def tokens_of_length(case: ModelAndTokens[Any], length: int) -> Tensor:
+def extend_tokens(case: ModelAndTokens[Any], length: int) -> Tensor:
     """So many tokens: those that there are, and then the same again, each time other ones in their places."""
     pieces = [case.tokens]
     while sum(piece.size(1) for piece in pieces) < length:
@@ -178,7 +178,7 @@ def attention_weights_deviation(case: ModelAndTokens[Any]) -> Deviation:
     return difference
 
 
-claim, VISIBILITY_CHECKS = check_registrar("What may be seen")
+claim, VISIBILITY_CHECKS = new_check_group("What may be seen")
 
 
 @claim("causal.prefix", "logits of every prefix, against those of the whole")
@@ -248,7 +248,7 @@ def count_ineffective_tokens(case: ModelAndTokens[Any]) -> Deviation:
     return Deviation(n_without)
 
 
-claim, PADDING_CHECKS = check_registrar("Padding and other rows")
+claim, PADDING_CHECKS = new_check_group("Padding and other rows")
 
 
 @claim("source.padding", "logits of each row alone without padding, in steps too, and of the batch with more padding")
@@ -280,7 +280,7 @@ def source_pad_token_deviation(case: ModelAndTokens[Any]) -> Deviation:
     return compare(other.full_pass()[:1], case.full_pass()[:1]).named("with another token for padding")
 
 
-def ragged_rows(case: ModelAndTokens[Any], side: str) -> tuple[Tensor, Tensor]:
+def ragged_prompts(case: ModelAndTokens[Any], side: str) -> tuple[Tensor, Tensor]:
     """The first few tokens of each row, each time fewer, padded on a side, and the mask of what is real."""
     batch, length = case.tokens.shape
     lengths = torch.tensor([max(1, length - 2 - 2 * b) for b in range(batch)])[:, None]
@@ -298,7 +298,7 @@ def target_padding_deviation(case: ModelAndTokens[Any], side: str) -> Deviation:
     """
     if not case.model.takes_mask:
         raise NotOfferedError("it takes no mask for the target's padding")
-    prompts, mask = ragged_rows(case, side)
+    prompts, mask = ragged_prompts(case, side)
     lengths = mask.sum(1).tolist()
     runs = [("alone and", mask, case.with_tokens(prompts).full_pass(mask)[0])]
     rest = torch.stack([case.tokens[b, n : n + 2] for b, n in enumerate(lengths)])
@@ -337,7 +337,7 @@ def left_padding_by_mask_deviation(case: ModelAndTokens[Any]) -> Deviation:
 
 
 @claim("batch", "logits of each row in a batch with rows of other tokens, and with the rows in reverse")
-def batch_deviation(case: ModelAndTokens[Any]) -> Deviation:
+def other_rows_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """A row's numbers do not depend on the other rows."""
     whole = case.full_pass()
     turned = [x.flip(0) for x in case.with_rows(torch.arange(len(case.tokens)).flip(0)).full_pass()]
@@ -353,11 +353,11 @@ def batch_deviation(case: ModelAndTokens[Any]) -> Deviation:
     return worst(deviations)
 
 
-claim, ROW_CHECKS = check_registrar("Rows and caches")
+claim, ROW_CHECKS = new_check_group("Rows and caches")
 
 
 @claim("rows", "logits after each of four selections, against full passes on the selected rows")
-def reordering_deviation(case: ModelAndTokens[Any]) -> Deviation:
+def row_selection_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Rows of the cache can be reordered, dropped and repeated in mid-decode, and then go on with different tokens."""
     rows, length = case.tokens.shape
     selections = [[*range(1, rows), 0], [1, 0, *range(rows), 1], [rows, 0, 1], [2], [0]][:length]
@@ -383,10 +383,10 @@ def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
     if "rollback" in case.model.variants:
         case = case.with_variant("rollback")
     longest, deviations = case.model.max_len or sys.maxsize, []
-    for span in [span for span in case.model.spans if span + 2 <= longest] or [MAX_DRAFT]:
+    for span in [span for span in case.model.window_sizes if span + 2 <= longest] or [MAX_DRAFT]:
         most = span if span <= LONG_LENGTH else ALL_SPLITS_LENGTH
         prompt, length = max(1, span - most), min(span + 2 * most, longest)
-        right = case.with_tokens(tokens_of_length(case, length))
+        right = case.with_tokens(extend_tokens(case, length))
         drafts, want = case.other_tokens(right.tokens), right.full_pass()
         for way in ("in one chunk", "one by one"):
             cache = right.new_cache()
@@ -464,7 +464,7 @@ def rng_state_changes(case: ModelAndTokens[Any]) -> Deviation:
     return Deviation(moved)
 
 
-claim, GENERATION_CHECKS = check_registrar("Generating")
+claim, GENERATION_CHECKS = new_check_group("Generating")
 LOGIT_GAP_TEXT = "how far a token's logit lies below the largest, by a full pass over what comes before it"
 TIE_GAP = dtype_tolerance(torch.float32)  # how far apart two logits of a tie may be: many models round them so
 
@@ -484,7 +484,7 @@ def logit_gap(case: ModelAndTokens[Any], n_given: int) -> Deviation:
     logits = case.with_tokens(case.tokens[:, :-1]).full_pass()[0][:, n_given - 1 :]
     chosen = logits.gather(-1, case.tokens[:, n_given:, None])
     best = logits[..., list(case.model.ordinary)].amax(-1, keepdim=True)
-    return deviation(chosen, best).named(start=n_given)
+    return deviation(chosen, best).named(offset=n_given)
 
 
 def repeating_prompt_case(case: ModelAndTokens[Any], b: int) -> ModelAndTokens[Any]:
@@ -521,7 +521,7 @@ def assisted_logit_gap(case: ModelAndTokens[Any]) -> Deviation:
 @claim("generate.ragged", LOGIT_GAP_TEXT, tolerance=TIE_GAP, lower=())
 def ragged_logit_gap(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated in a batch of prompts of different lengths, padded on the left, or of such sources."""
-    prompts, mask = ragged_rows(case, "left") if case.model.takes_mask else (case.tokens[:, :3], None)
+    prompts, mask = ragged_prompts(case, "left") if case.model.takes_mask else (case.tokens[:, :3], None)
     outputs, deviations = generate_tokens(case, prompts, "cached", mask), []
     for b in range(len(prompts)):
         n_padding = 0 if mask is None else int((~mask[b]).sum())
@@ -533,7 +533,7 @@ def ragged_logit_gap(case: ModelAndTokens[Any]) -> Deviation:
 @claim(
     "generate.beams", "log-probability per token, by the full pass, of the beams in order", tolerance=TIE_GAP, lower=()
 )
-def cached_beams_deviation(case: ModelAndTokens[Any]) -> Deviation:
+def beam_search_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Beam search finds with a cache what it finds without one."""
     deviations = []
     for b in range(len(case.tokens)):

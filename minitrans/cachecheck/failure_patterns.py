@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from minitrans.cachecheck import cache_checks
-from minitrans.cachecheck.measure import NotOfferedError, compare, dtype_tolerance
+from minitrans.cachecheck.check import NotOfferedError, compare, dtype_tolerance
 from minitrans.cachecheck.protocol import ModelAndTokens
 
-VISIBLE_EFFECT = 1e-6  # what a token that is attended to moves logits by at least, of the largest logit
+MIN_TOKEN_EFFECT = 1e-6  # what a token that is attended to moves logits by at least, of the largest logit
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Pattern:
     """A known fault."""
 
     name: str  # what is wrong, in a few words
-    checks: tuple[str, ...]  # ids of those whose failure it explains
+    explains: tuple[str, ...]  # ids of those whose failure it explains
     fits: Callable[[ModelAndTokens[Any]], bool]  # whether a case shows it
     max_deviation: float = torch.inf  # it explains no larger ones
 
@@ -33,9 +33,9 @@ def explain_failures(case: ModelAndTokens[Any], failed: Mapping[str, float]) -> 
     names: dict[str, str] = {}
     for pattern in PATTERNS:
         fits: dict[str, bool] = {}
-        for id_ in pattern.checks:
+        for id_ in pattern.explains:
             if failed.get(id_, torch.nan) <= pattern.max_deviation and id_ not in names:
-                way = VARIANT_OF.get(id_, "")
+                way = VARIANTS.get(id_, "")
                 if way not in fits:
                     fits[way] = False
                     with suppress(NotOfferedError, RuntimeError, IndexError):
@@ -61,7 +61,7 @@ def _step_logits(case: ModelAndTokens[Any]) -> Tensor:
 
 def _differ_at(one: Tensor, other: Tensor) -> Tensor:
     """Bool (T): at which positions logits (B, T, V) are not the same."""
-    return (one - other).double().abs().amax((0, 2)) > VISIBLE_EFFECT
+    return (one - other).double().abs().amax((0, 2)) > MIN_TOKEN_EFFECT
 
 
 def lookahead_distance(case: ModelAndTokens[Any]) -> int:
@@ -73,7 +73,7 @@ def lookahead_distance(case: ModelAndTokens[Any]) -> int:
     return furthest
 
 
-def _left_padded_logits(case: ModelAndTokens[Any]) -> list[Tensor]:
+def _left_padded_pair(case: ModelAndTokens[Any]) -> list[Tensor]:
     """The logits with two tokens of padding on the left, and with two others."""
     tokens = torch.cat([case.tokens[:, :2], case.tokens], 1)
     mask = (torch.arange(tokens.size(1)) >= 2).expand_as(tokens)
@@ -83,7 +83,7 @@ def _left_padded_logits(case: ModelAndTokens[Any]) -> list[Tensor]:
 
 def counts_padding(case: ModelAndTokens[Any]) -> bool:
     """What stands in the padding on the left of a prompt does not matter, but how much of it there is does."""
-    one, other = _left_padded_logits(case)
+    one, other = _left_padded_pair(case)
     return not _differ_at(one, other).any() and bool(_differ_at(one, case.full_pass()[0]).any())
 
 
@@ -114,7 +114,7 @@ def only_later_chunks_wrong(case: ModelAndTokens[Any]) -> bool:
     return max(right) <= limit < cache_checks.chunk_deviation(case, [1, length - 1])
 
 
-def _continues_reordered(case: ModelAndTokens[Any], stay: bool = False) -> bool:
+def _continues_reordered(case: ModelAndTokens[Any], as_if_unmoved: bool = False) -> bool:
     """Whether rows turned by one after half of the tokens go on rightly; or as if they had stayed."""
     half, order = case.tokens.size(1) // 2, torch.arange(len(case.tokens)).roll(1)
     cache = case.new_cache()
@@ -122,7 +122,7 @@ def _continues_reordered(case: ModelAndTokens[Any], stay: bool = False) -> bool:
     cache = case.select_rows(cache, order)
     turned = case.with_rows(order)
     new = turned.tokens[:, half : half + 1]
-    before = case if stay else turned
+    before = case if as_if_unmoved else turned
     want = before.with_tokens(torch.cat([before.tokens[:, :half], new], 1)).full_pass()[0]
     return _allclose(case.feed(new, cache)[0][:, -1], want[:, -1])
 
@@ -154,7 +154,7 @@ def sees_dropped_tokens(case: ModelAndTokens[Any]) -> bool:
     return bool(_differ_at(_logits_after_draft(case, draft), _logits_after_draft(case, case.other_tokens(draft))).any())
 
 
-def single_decode_is_right(case: ModelAndTokens[Any]) -> bool:
+def one_cache_alone_is_right(case: ModelAndTokens[Any]) -> bool:
     """One decode at a time is right, in steps and after a prompt."""
     ways = ([prompt, *[1] * (case.tokens.size(1) - prompt)] for prompt in (1, case.tokens.size(1) // 2))
     return max(cache_checks.chunk_deviation(case, chunks) for chunks in ways) <= _rounding_tolerance(case.model.dtype)
@@ -165,22 +165,22 @@ STEP_IDS = ("steps", "chunks", "lengths", "greedy", "score", "static", "weights"
 CAUSAL_IDS = ("causal.prefix", "causal.values", "causal.gradient")
 SOURCE_IDS = ("source.padding", "source.padding-token")
 PADDING_IDS = ("padding.right", "padding.left", "padding.left-mask-alone")
-NUMERIC_IDS = (*STEP_IDS, *CAUSAL_IDS, *SOURCE_IDS, *PADDING_IDS)
+COMPARISON_IDS = (*STEP_IDS, *CAUSAL_IDS, *SOURCE_IDS, *PADDING_IDS)
 # What they run the model with, where it offers that: see `CachedModel.variants`.
-VARIANT_OF = {"static": "static", "weights": "weights", "padding.left-mask-alone": "mask alone", "rollback": "rollback"}
+VARIANTS = {"static": "static", "weights": "weights", "padding.left-mask-alone": "mask alone", "rollback": "rollback"}
 # The first that fits is named, so that what explains more comes before what explains less.
 PATTERNS = [
-    Pattern("random numbers are drawn, as by dropout outside of eval mode", (*NUMERIC_IDS, "random"),
+    Pattern("random numbers are drawn, as by dropout outside of eval mode", (*COMPARISON_IDS, "random"),
             lambda case: not _allclose(case.full_pass()[0], case.full_pass()[0])),
-    Pattern("something inside is computed in float32", NUMERIC_IDS, lambda case: case.model.dtype == torch.float64,
+    Pattern("something inside is computed in float32", COMPARISON_IDS, lambda case: case.model.dtype == torch.float64,
             dtype_tolerance(torch.float32)),
     Pattern("the causal mask is one late: a token sees the next one", (*CAUSAL_IDS, *STEP_IDS),
             lambda case: 0 < lookahead_distance(case) < case.tokens.size(1) - 1),  # a further one in each layer
     Pattern("there is no causal mask: a token sees all that follow", (*CAUSAL_IDS, *STEP_IDS),
             lambda case: lookahead_distance(case) == case.tokens.size(1) - 1),
     Pattern("padding is attended to", SOURCE_IDS,
-            lambda case: not cache_checks.source_pad_token_deviation(case) <= VISIBLE_EFFECT),
-    Pattern("padding is attended to", PADDING_IDS, lambda case: bool(_differ_at(*_left_padded_logits(case)).any())),
+            lambda case: not cache_checks.source_pad_token_deviation(case) <= MIN_TOKEN_EFFECT),
+    Pattern("padding is attended to", PADDING_IDS, lambda case: bool(_differ_at(*_left_padded_pair(case)).any())),
     Pattern("padding is not attended to, but counted: positions begin where the padding does", PADDING_IDS,
             counts_padding),
     Pattern("positions start at 0 again at every step", STEP_IDS, positions_restart),
@@ -188,15 +188,15 @@ PATTERNS = [
     Pattern("the cache forgets its first tokens", STEP_IDS, forgets_first_tokens),
     Pattern("a later chunk is wrong alone: its mask is aligned to the wrong corner, or a state is forgotten before it",
             (*STEP_IDS, *PADDING_IDS), only_later_chunks_wrong),
-    Pattern("no rows are selected at all", ("rows",), lambda case: _continues_reordered(case, stay=True)),
+    Pattern("no rows are selected at all", ("rows",), lambda case: _continues_reordered(case, as_if_unmoved=True)),
     Pattern("keys and values of the target are not selected", ("rows",),
-            lambda case: _continues_reordered(_with_equal_sources(case), stay=True)),
+            lambda case: _continues_reordered(_with_equal_sources(case), as_if_unmoved=True)),
     Pattern("keys and values of the source are not selected", ("rows",),
             lambda case: not _continues_reordered(case) and _continues_reordered(_with_equal_sources(case))),
     Pattern("no tokens are dropped at all", ("rollback",), rollback_drops_nothing),
     Pattern("dropped tokens are still seen", ("rollback",), sees_dropped_tokens),
     Pattern("two caches share memory, or the model holds the cache", ("fork", "caches.two", "caches.alternating"),
-            single_decode_is_right),
+            one_cache_alone_is_right),
     Pattern("padding of the source is not attended to, but counted", SOURCE_IDS,
             lambda case: cache_checks.source_pad_token_deviation(case) <= dtype_tolerance(case.model.dtype)),
 ]  # fmt: skip

@@ -14,16 +14,16 @@ ChangedMethods = dict[str, Callable[..., Any]]  # what a faulty model does in it
 MakeChangedMethods = Callable[[CachedModel[Any]], ChangedMethods]  # makes that of a right one
 
 
-class Wrapper(CachedModel[Any]):
+class Faulty(CachedModel[Any]):
     """A model that does what another one does, but for what a change makes of it and of its variants."""
 
     def __init__(self, inner: CachedModel[Any], change: MakeChangedMethods) -> None:
         same = {name: getattr(inner, name) for name in ("ordinary", *vars(CachedModel)) if not name.startswith("_")}
         vars(self).update(same | change(inner))
-        self.variants = {name: partial(lambda make: Wrapper(make(), change), it) for name, it in inner.variants.items()}
+        self.variants = {name: partial(lambda make: Faulty(make(), change), it) for name, it in inner.variants.items()}
 
 
-def mask_late(model: CachedModel[Any]) -> ChangedMethods:
+def next_token_leaks(model: CachedModel[Any]) -> ChangedMethods:
     """Each token is given something of what the next one sees."""
 
     def leaking(numbers: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -66,7 +66,7 @@ def cache_cut(model: CachedModel[Any]) -> ChangedMethods:
     }
 
 
-def rows_swapped(model: CachedModel[Any]) -> ChangedMethods:
+def rows_reversed(model: CachedModel[Any]) -> ChangedMethods:
     """The right rows are kept in the opposite order."""
     return {"select_rows": lambda cache, rows: model.select_rows(cache, rows.flip(0))}
 
@@ -118,9 +118,9 @@ class ModelFault:
 
 
 FAULTS = [
-    ModelFault("mask.late", mask_late, ("causal.prefix",)),
+    ModelFault("mask.late", next_token_leaks, ("causal.prefix",)),
     ModelFault("cache.cut", cache_cut, ("steps",)),
-    ModelFault("rows.swapped", rows_swapped, ("rows",)),
+    ModelFault("rows.swapped", rows_reversed, ("rows",)),
     ModelFault("copy.shared", copy_is_original, ("fork",)),
     ModelFault("draft.kept", draft_kept, ("rollback",)),
     ModelFault("padding.seen", padding_seen, ("source.padding", "padding.left")),

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from minitrans.cachecheck.measure import NotOfferedError
+from minitrans.cachecheck.check import NotOfferedError
 from minitrans.cachecheck.protocol import N_BEAMS, CachedModel, LoadError, call_model, error_line
 from minitrans.cachecheck.runner import random_case
 
@@ -90,18 +90,22 @@ ARCHITECTURE_SETTINGS: dict[str, dict[str, object]] = {
     "xmod": {"default_language": "en_XX"},
 }
 ROPE_SETTINGS = {"rope_type": "default", "rope_theta": 10000.0}
-EQUAL_HEAD_SETTINGS: dict[str, object] = {"num_key_value_heads": 4, "num_heads": 8}
+UNGROUPED_HEAD_SETTINGS: dict[str, object] = {"num_key_value_heads": 4, "num_heads": 8}
 # What is given besides, one after the other, as long as no model can be made, or it makes no full pass.
 FALLBACK_SETTINGS: list[dict[str, Any]] = [
     {},
-    {"given": EQUAL_HEAD_SETTINGS},
-    {"given": {**EQUAL_HEAD_SETTINGS, "head_dim": 2 * SMALL_WINDOW}},
+    {"given": UNGROUPED_HEAD_SETTINGS},
+    {"given": {**UNGROUPED_HEAD_SETTINGS, "head_dim": 2 * SMALL_WINDOW}},
     {"given": {"rope_parameters": {"full_attention": ROPE_SETTINGS, "sliding_attention": ROPE_SETTINGS}}},
-    {"given": EQUAL_HEAD_SETTINGS, "of_each": 2},
-    {"given": EQUAL_HEAD_SETTINGS, "fill": True},
+    {"given": UNGROUPED_HEAD_SETTINGS, "layers_per_kind": 2},
+    {"given": UNGROUPED_HEAD_SETTINGS, "fill_none": True},
 ]
 BEAM_SEARCH_KWARGS = {"num_beams": N_BEAMS, "num_return_sequences": N_BEAMS}
-DRAFTING = {"num_assistant_tokens": 4, "num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0}
+DRAFT_MODEL_KWARGS = {
+    "num_assistant_tokens": 4,
+    "num_assistant_tokens_schedule": "constant",
+    "assistant_confidence_threshold": 0,
+}
 WAY_KWARGS: dict[str, dict[str, Any]] = {
     "uncached": {"use_cache": False},
     "beams": BEAM_SEARCH_KWARGS,
@@ -146,7 +150,7 @@ class HFModel(CachedModel[DecodingState]):
             starts = (id_ for each in (model.generation_config, model.config) for id_ in _integers(each, START_KEYS, 0))
             self.first = next(starts, 0)
         self.max_len = next(_integers(config, MAX_LEN_KEYS, 1), None)
-        self.spans = sorted({*_integers(config, WINDOW_KEYS, 1)})
+        self.window_sizes = sorted({*_integers(config, WINDOW_KEYS, 1)})
         self.variants = {each: partial(type(self), self.model, each) for each in self.variant_names}
         self._takes = set(inspect.signature(model.forward).parameters)
         names = "past_key_values", "cache_params", "state"
@@ -164,8 +168,8 @@ class HFModel(CachedModel[DecodingState]):
         if memory is not None:
             inputs = {"inputs": memory[1], "attention_mask": memory[2], "decoder_input_ids": prompts}
         if "draft" in way:
-            inputs["assistant_model"] = draft = self._noisy_draft if way == "draft" else copy.copy(self.model)
-            draft.generation_config = transformers.GenerationConfig(**DRAFTING)
+            inputs["assistant_model"] = draft = self._noisy_draft_model if way == "draft" else copy.copy(self.model)
+            draft.generation_config = transformers.GenerationConfig(**DRAFT_MODEL_KWARGS)
         given = {"max_new_tokens": n, "suppress_tokens": special or None, "decoder_start_token_id": self.first}
         before = self.model.generation_config
         self.model.generation_config = transformers.GenerationConfig(**given, pad_token_id=0, **WAY_KWARGS.get(way, {}))
@@ -175,7 +179,7 @@ class HFModel(CachedModel[DecodingState]):
             self.model.generation_config = before
 
     @cached_property
-    def _noisy_draft(self) -> Any:
+    def _noisy_draft_model(self) -> Any:
         """A copy whose numbers are a little different, so that some of its drafts are right."""
         draft = copy.deepcopy(self.model)
         for parameter in draft.parameters():
@@ -238,7 +242,7 @@ class EncoderDecoder(HFModel):
         """Without a cache; with the source's ids, as in training: without them some make no causal mask."""
         return self._outputs(self._run(memory, tokens, input_ids=memory[1], use_cache=False), tokens.size(1))
 
-    def new_cache(self, memory: Any, rows: int, capacity: int) -> DecodingState:
+    def new_cache(self, memory: Any, n_rows: int, capacity: int) -> DecodingState:
         """Two caches of theirs, for the target and the source."""
         cross = transformers.DynamicCache(config=self._config)
         return DecodingState(transformers.EncoderDecoderCache(self.make_cache(capacity), cross), memory)
@@ -272,7 +276,7 @@ class DecoderOnly(HFModel):
         output = self.model(tokens, use_cache=False, **self._mask_kwargs(mask, tokens), **self._flags)
         return self._outputs(output, tokens.size(1))
 
-    def new_cache(self, memory: Any, rows: int, capacity: int) -> DecodingState:
+    def new_cache(self, memory: Any, n_rows: int, capacity: int) -> DecodingState:
         """One of theirs; a `state` is None, and is given back."""
         if not self.cache_name:
             raise NotOfferedError("it takes no cache")
@@ -359,12 +363,12 @@ def small_model(architecture: str, **settings: object) -> HFModel:
     if architecture not in adapter_by_name():
         raise LoadError(f"transformers {transformers.__version__} has no {architecture} that decodes")
     try:
-        return call_model(_random_model, architecture, settings)  # a configuration may refuse in any way
+        return call_model(_first_model_made, architecture, settings)  # a configuration may refuse in any way
     except NotOfferedError as error:
         raise LoadError(f"no small {architecture} can be made, give a folder with a model: {error}") from error
 
 
-def _random_model(architecture: str, settings: dict[str, object]) -> HFModel:
+def _first_model_made(architecture: str, settings: dict[str, object]) -> HFModel:
     name, kind = adapter_by_name()[architecture]
     config_class, own = transformers.CONFIG_MAPPING[name], {**ARCHITECTURE_SETTINGS.get(name, {}), **settings}
     first: Exception | None = None
@@ -411,12 +415,12 @@ def _drop_settings(settings: dict[str, Any], names: set[str]) -> dict[str, Any]:
 
 
 def _small_settings(
-    config_class: Any, given: dict[str, object] | None = None, *, fill: bool = False, of_each: int = 1
+    config_class: Any, given: dict[str, object] | None = None, *, fill_none: bool = False, layers_per_kind: int = 1
 ) -> dict[str, Any]:
     """Settings of a small model, and of the configurations inside it.
 
-    Those `given` go before SIZE_CAPS and FIXED_SETTINGS; `fill` sets numbers that are None too, and `of_each` is how
-    many layers of each kind there are.
+    Those `given` go before SIZE_CAPS and FIXED_SETTINGS; `fill_none` sets numbers that are None too, and
+    `layers_per_kind` is how many layers of each kind there are.
     """
     default, aliases, given = config_class(), config_class.attribute_map, {**FIXED_SETTINGS, **(given or {})}
     fields = {field.name: field.default for field in dataclasses.fields(config_class)}
@@ -431,11 +435,11 @@ def _small_settings(
                 settings[name] = SMALL_VOCAB_SIZE - 1 - len(settings) % 16
         elif isinstance(value, int) and not isinstance(value, bool):
             settings[name] = _cap_size(name, value)
-        elif fill and value is None and values[name] is None and _cap_size(name, sys.maxsize) < sys.maxsize:
+        elif fill_none and value is None and values[name] is None and _cap_size(name, sys.maxsize) < sys.maxsize:
             settings[name] = _cap_size(name, sys.maxsize)
     for name, part in config_class.sub_configs_defaults.items():
         if (inside := values[name]) is not None:
-            more = _small_settings(type(inside), given, fill=fill, of_each=of_each)
+            more = _small_settings(type(inside), given, fill_none=fill_none, layers_per_kind=layers_per_kind)
             settings[name] = {"model_type": inside.model_type, **(part.init_kwargs or {}), **more}
     lists = {name: list(value) for name, value in values.items() if isinstance(value, (list, tuple)) and value}
     kinds = {name: value for name, value in lists.items() if isinstance(value[0], str)}
@@ -444,7 +448,7 @@ def _small_settings(
     of_layers = [value for value in kinds.values() if len(value) == n_layers]
     if of_layers:
         rows = list(zip(*of_layers, strict=True))
-        chosen = [i for i, row in enumerate(rows) if rows[:i].count(row) < of_each]
+        chosen = [i for i, row in enumerate(rows) if rows[:i].count(row) < layers_per_kind]
         chosen = [0, 1] if len(chosen) < 2 else chosen
         settings[count] = len(chosen)
         for name, value in lists.items():
@@ -464,7 +468,7 @@ def _cap_size(name: str, value: int) -> int:
     return next((min(value, small) for like, small in SIZE_CAPS.items() if re.fullmatch(like, name)), value)
 
 
-def load(name: str) -> HFModel:
+def load_or_build(name: str) -> HFModel:
     """A model in float32.
 
     Args:

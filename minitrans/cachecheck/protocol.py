@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from minitrans.cachecheck.measure import NotOfferedError
+from minitrans.cachecheck.check import NotOfferedError
 
 CacheT = TypeVar("CacheT")
 N_BEAMS = 3
@@ -29,7 +29,7 @@ class CachedModel(Generic[CacheT]):
         first: The id that every target begins with; None: any.
         dtype: Of the parameters, which it computes in.
         max_len: The most tokens that it takes; None: any number.
-        spans: Sizes of windows and blocks, across which sentences should go.
+        window_sizes: Sizes of windows and blocks, across which sentences should go.
         has_source: Whether there is an encoder.
         takes_mask: Whether `full_pass` and `feed` make use of their mask.
         variants: The same model run in other ways, by name; see `cache_checks`.
@@ -39,7 +39,7 @@ class CachedModel(Generic[CacheT]):
     first: int | None = None
     dtype: torch.dtype = torch.float32
     max_len: int | None = None
-    spans: Sequence[int] = ()
+    window_sizes: Sequence[int] = ()
     has_source: bool = False
     takes_mask: bool = False
     variants: Mapping[str, "Callable[[], CachedModel[Any]]"] = {}
@@ -58,7 +58,7 @@ class CachedModel(Generic[CacheT]):
         """
         raise NotImplementedError
 
-    def new_cache(self, memory: Any, rows: int, capacity: int) -> CacheT:
+    def new_cache(self, memory: Any, n_rows: int, capacity: int) -> CacheT:
         """An empty cache for some rows, and for as many tokens as `capacity`; it holds the memory."""
         raise NotImplementedError
 
@@ -121,24 +121,24 @@ class Functions(CachedModel[list[Any]]):
         embedding: nn.Module | None = None,
         dtype: torch.dtype = torch.float32,
         max_len: int | None = None,
-        spans: Sequence[int] = (),
+        window_sizes: Sequence[int] = (),
         first: int | None = None,
     ) -> None:
-        """Take the functions; `dtype`, `max_len`, `spans` and `first` are the attributes of `CachedModel`.
+        """Take the functions; `dtype`, `max_len`, `window_sizes` and `first` are the attributes of `CachedModel`.
 
         `full` gives logits (B, T, V) of int64 tokens (B, T), where V is `vocab_size`. `step` gives logits (B, n, V) of
         the next n tokens (B, n), and the cache for the next call; the first cache is None. `select` gives a cache with
         the given rows, `drop` one without so many of its last tokens; `embedding` is the module that embeds the tokens.
         """
         self.ordinary, self.first = [i for i in range(vocab_size) if i != first], first
-        self.dtype, self.max_len, self.spans = dtype, max_len, spans
+        self.dtype, self.max_len, self.window_sizes = dtype, max_len, window_sizes
         self._full, self._step, self._select, self._drop, self._embedding = full, step, select, drop, embedding
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> Sequence[Tensor]:
         """Call `full`."""
         return [self._full(tokens)]
 
-    def new_cache(self, memory: Any, rows: int, capacity: int) -> list[Any]:
+    def new_cache(self, memory: Any, n_rows: int, capacity: int) -> list[Any]:
         """A place for the cache."""
         return [None]
 

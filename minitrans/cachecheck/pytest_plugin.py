@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from minitrans.cachecheck.cache_checks import CHECKS
-from minitrans.cachecheck.measure import NotOfferedError
+from minitrans.cachecheck.check import NotOfferedError
 from minitrans.cachecheck.protocol import CachedModel
 from minitrans.cachecheck.runner import cases_by_dtype, failure_line, run_checks
 

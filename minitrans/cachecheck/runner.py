@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from minitrans.cachecheck.cache_checks import CHECKS
+from minitrans.cachecheck.check import LOWER_DTYPES, MIN_FAULT, Caught, Check, NotOfferedError, Report, Result, to_str
 from minitrans.cachecheck.failure_patterns import explain_failures
-from minitrans.cachecheck.faults import FAULTS, Wrapper
-from minitrans.cachecheck.measure import LOWER_DTYPES, MIN_FAULT, Caught, Check, NotOfferedError, Report, Result, to_str
+from minitrans.cachecheck.faults import FAULTS, Faulty
 from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 
 CASE_SIZES = 3, 9, 7  # rows, tokens of each, and tokens of the longest source
@@ -82,7 +82,7 @@ def self_test(model: CachedModel[Any]) -> Iterator[Caught]:
     for fault in FAULTS:
         measured = [m for id_ in fault.detected_by for m in before[id_].by_dtype.values()]
         if any(m.measured <= MIN_FAULT for m in measured):
-            faulty = {dtype: replace(case, model=Wrapper(case.model, fault.change)) for dtype, case in cases.items()}
+            faulty = {dtype: replace(case, model=Faulty(case.model, fault.change)) for dtype, case in cases.items()}
             results = [check.run(faulty, may_lack=True) for check in CHECKS]
             yield Caught(fault.id, fault.change.__doc__ or "", [r.id for r in results if r.is_worse_than(before[r.id])])
 

@@ -17,7 +17,7 @@ from minitrans.cli.arguments import Parser
 from minitrans.cli.evaluate import add_evaluate_flags, evaluate_command
 from minitrans.cli.explain import add_explain_flags, explain_command
 from minitrans.cli.export import add_export_flags, export_command
-from minitrans.cli.process_setup import interrupted_by_sigterm, setup_process, setup_training, start_log
+from minitrans.cli.process_setup import interrupted_by_sigterm, set_gc_and_torch_env, setup_training_process, start_log
 from minitrans.cli.serve import add_serve_flags, serve_command
 from minitrans.cli.train import distill_command, train_command
 from minitrans.cli.translate import add_translate_flags, translate_command
@@ -62,10 +62,10 @@ def parse_command(argv: Sequence[str]) -> tuple[str, Any]:
     return name, parser.parse_args(argv)
 
 
-def run_command(argv: Sequence[str]) -> int:
+def parse_and_run(argv: Sequence[str]) -> int:
     """Parse a command and run it."""
     if argv and argv[0] in ("train", "distill"):
-        setup_training()
+        setup_training_process()
     name, args = parse_command(argv)
     if threads := getattr(args, "threads", None):
         import torch
@@ -98,10 +98,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     start_log("--debug" in argv)
-    setup_process()
+    set_gc_and_torch_env()
     try:
         with interrupted_by_sigterm():
-            code = run_command(argv)
+            code = parse_and_run(argv)
             if sys.stdout is not None:
                 sys.stdout.flush()  # here, where an error can still be reported
             return code

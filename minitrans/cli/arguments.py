@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from minitrans.errors import UserError, argument_error
 
-CORES = os.cpu_count() or 1
+N_CORES = os.cpu_count() or 1
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -63,4 +63,4 @@ def bounded_number(kind: type[float], least: float, most: float = math.inf, why:
 
 
 positive_int = bounded_number(int, 1, 2**31 - 1)
-core_count = bounded_number(int, 1, CORES, "this machine's cores")
+core_count = bounded_number(int, 1, N_CORES, "this machine's cores")

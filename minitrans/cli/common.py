@@ -31,10 +31,10 @@ def add_decoding(parser: Parser) -> None:
     parser.add_argument("--no-cache", action="store_true", help="compute every prefix again: same output, slower")
     parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, ...")
     parser.add_argument("--precision", choices=["float32", "bfloat16", "float64"], default="float32", help="arithmetic")
-    add_common(parser)
+    add_common_flags(parser)
 
 
-def add_common(parser: Parser, compiled: bool = True, threads: int | None = None) -> None:
+def add_common_flags(parser: Parser, compiled: bool = True, default_threads: int | None = None) -> None:
     """What most commands have: compiled code or not, threads, tracebacks."""
     if compiled:
         parser.add_argument(
@@ -44,8 +44,8 @@ def add_common(parser: Parser, compiled: bool = True, threads: int | None = None
             help="whether to use compiled code: auto, if it proves to give the model's own numbers; off, never; "
             "require, always, or stop with an error",
         )
-    text = "CPU threads" if threads else "CPU threads; without it, all cores"
-    parser.add_argument("--threads", type=core_count, default=threads, help=text)
+    text = "CPU threads" if default_threads else "CPU threads; without it, all cores"
+    parser.add_argument("--threads", type=core_count, default=default_threads, help=text)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 

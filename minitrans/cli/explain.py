@@ -5,7 +5,7 @@ from argparse import Namespace
 
 import minitrans
 from minitrans.cli.arguments import Parser
-from minitrans.cli.common import add_common
+from minitrans.cli.common import add_common_flags
 from minitrans.errors import UserError
 
 
@@ -15,7 +15,7 @@ def add_explain_flags(parser: Parser) -> None:
     parser.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="texts to translate")
     parser.add_argument("--input", metavar="F", help="file of texts, one a line")
     parser.add_argument("-o", "--output", metavar="F", help="page to write; without one, lines on standard output")
-    add_common(parser)
+    add_common_flags(parser)
 
 
 def explain_command(args: Namespace) -> int:
@@ -29,7 +29,7 @@ def explain_command(args: Namespace) -> int:
     if not args.texts and not args.input:
         raise UserError("there is no text to explain; give one after RUN, or --input")
     texts = args.texts or read_lines(args.input)
-    from minitrans.explain.terminal import draw_translation
+    from minitrans.explain.terminal import draw_cross_attention
     from minitrans.translate.translator import Translator
 
     explanation = minitrans.explain(Translator.load(args.run, compiled=args.compiled), texts)
@@ -38,6 +38,6 @@ def explain_command(args: Namespace) -> int:
         print(f"page: {args.output}", file=sys.stderr)
         return 0
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    pictures = ("\n".join(draw_translation(sentence, width)) + "\n" for sentence in explanation.sentences)
+    pictures = ("\n".join(draw_cross_attention(sentence, width)) + "\n" for sentence in explanation.sentences)
     sys.stdout.buffer.write("\n".join(pictures).encode())
     return 0

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from minitrans.cli.arguments import Parser
-from minitrans.cli.common import add_common, add_test_set_flags, print_scores, read_test_set
+from minitrans.cli.common import add_common_flags, add_test_set_flags, print_scores, read_test_set
 from minitrans.errors import UserError
 
 EXTRA_BY_FORMAT = {"ctranslate2": "export", "transformers": "hf"}  # the extra that each format needs
@@ -19,7 +19,7 @@ def add_export_flags(parser: Parser) -> None:
     parser.add_argument("--format", choices=EXTRA_BY_FORMAT, default="ctranslate2", help="the engine to write for")
     parser.add_argument("--license", metavar="L", help="for the model card of transformers' format, such as apache-2.0")
     add_test_set_flags(parser, required=False)
-    add_common(parser, compiled=False)
+    add_common_flags(parser, compiled=False)
 
 
 def export_command(args: Namespace) -> int:
@@ -45,7 +45,7 @@ def export_command(args: Namespace) -> int:
 
         sources, references, others = pairs
         own = translator.translate(sources)
-        by_engine = {name: translate(sources) for name, translate in format.engine_variants(folder, translator.bundle)}
+        by_engine = {name: translate(sources) for name, translate in format.translate_fns(folder, translator.bundle)}
         scores = score_systems([own, *by_engine.values()], references, translator.bundle.target, args.tokenize, others)
         scored = dict(zip(["minitrans float32", *by_engine], scores, strict=True))
         print_scores(list(scored.items()))

@@ -39,7 +39,7 @@ def start_log(debug: bool) -> None:
         logging.getLogger("minitrans").setLevel(logging.INFO)
 
 
-def setup_process() -> None:
+def set_gc_and_torch_env() -> None:
     """Set what suits every command; to be called before PyTorch is imported, which reads the environment."""
     gc.set_threshold(GC_THRESHOLD)
     atexit.register(gc.disable)  # no collection at exit
@@ -48,7 +48,7 @@ def setup_process() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
 
 
-def setup_training() -> None:
+def setup_training_process() -> None:
     """Set what suits training, which may have several processes: the first one starts and stops the others."""
     keep_freed_memory()
     if "LOCAL_RANK" in os.environ:

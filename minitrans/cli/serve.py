@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentTypeError, Namespace
 
 from minitrans.cli.arguments import Parser, bounded_number, positive_int
-from minitrans.cli.common import add_common
+from minitrans.cli.common import add_common_flags
 from minitrans.errors import UserError
 
 
@@ -23,7 +23,7 @@ def add_serve_flags(parser: Parser) -> None:
     parser.add_argument("--queue", type=positive_int, default=256, metavar="N", help="most requests that may wait")
     sites = "site whose scripts may send requests, such as https://example.org; * is any; may be given several times"
     parser.add_argument("--cors", type=parse_origin, action="append", default=[], metavar="ORIGIN", help=sites)
-    add_common(parser)
+    add_common_flags(parser)
 
 
 def parse_origin(text: str) -> str:

@@ -106,44 +106,44 @@ def translate_command(args: Namespace) -> int:
             out = stack.enter_context(atomic_open(args.output)) if args.output else sys.stdout.buffer
         prompt = not (args.texts or args.input) and sys.stdin.isatty()
         dialogue = prompt and not args.output and sys.stdout.isatty()
-        doubts = "shown" if dialogue else "told" if args.texts or prompt else "counted"
+        unsure_display = "shown" if dialogue else "told" if args.texts or prompt else "counted"
         number, n_unsure = numbers.start, 0
         for chunk in chunks:
             with bar as progress:  # hidden while standard output is written, which may be the same terminal
-                outputs = list(output_lines(translator, chunk, number, args, doubts))
+                outputs = list(output_lines(translator, chunk, number, args, unsure_display))
                 number += len(chunk)
                 if progress:
                     progress.advance(progress.task_ids[0], len(chunk))
             out.writelines(line.encode() + b"\n" for line, _ in outputs)
             out.flush()
             n_unsure += sum(unsure for _, unsure in outputs)
-        if n_unsure and doubts == "counted":
+        if n_unsure and unsure_display == "counted":
             logger.warning("unsure of %d of %d lines; --scores says which", n_unsure, number - numbers.start)
     return 0
 
 
 def output_lines(
-    translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace, doubts: str
+    translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace, unsure_display: str
 ) -> Iterator[tuple[str, bool]]:
     """The lines to write for some lines, numbered from `first_line`; and for each, whether it is unsure.
 
-    Where `doubts` are "shown", "(unsure)" follows a translation; where they are "told", a warning says so.
+    Where `unsure_display` are "shown", "(unsure)" follows a translation; where they are "told", a warning says so.
     """
     from minitrans.translate.translator import Translation
 
     given = options(args, first_line)
     if args.sample:
         texts = translator.sample(lines, args.sample, args.seed, **given)
-        unknown = map(translator.unknown, lines, texts)
-        n_best = [[Translation(text, 0.0, unknown=words)] for text, words in zip(texts, unknown, strict=True)]
+        unknown = map(translator.unknown_words, lines, texts)
+        n_best = [[Translation(text, 0.0, unknown_words=words)] for text, words in zip(texts, unknown, strict=True)]
     elif args.n_best:
         n_best = translator.n_best(lines, args.beam, length_penalty=args.length_penalty, **given)
     else:
         best = translator.translations(lines, args.beam, length_penalty=args.length_penalty, **given)
         n_best = [[translation] for translation in best]
     for number, (first, *others) in enumerate(n_best, first_line):
-        remarks = ["unsure"] * (first.unsure and doubts == "told")
-        remarks += [f"not in the training data: {', '.join(first.unknown)}"] * bool(first.unknown)
+        remarks = ["unsure"] * (first.unsure and unsure_display == "told")
+        remarks += [f"not in the training data: {', '.join(first.unknown_words)}"] * bool(first.unknown_words)
         if remarks:
             logger.warning("line %d: %s", number, "; ".join(remarks))
         if args.n_best:
@@ -152,7 +152,7 @@ def output_lines(
         elif args.scores:
             yield f"{first.score:.4f}\t{'unsure' if first.unsure else ''}\t{first.text}", first.unsure
         else:
-            yield f"{first.text} (unsure)" if doubts == "shown" and first.unsure else first.text, first.unsure
+            yield f"{first.text} (unsure)" if unsure_display == "shown" and first.unsure else first.text, first.unsure
 
 
 def make_progress_bar(stream: BinaryIO, line_numbers: range) -> "Progress":

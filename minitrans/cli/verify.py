@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minitrans.cli.arguments import Parser
-from minitrans.cli.common import add_common
+from minitrans.cli.common import add_common_flags
 from minitrans.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from minitrans.cachecheck.check import Report
     from minitrans.cachecheck.hugging_face import HFModel
-    from minitrans.cachecheck.measure import Report
     from minitrans.verify.subject import ModelAndPairs
 
 
@@ -38,7 +38,7 @@ def add_verify_flags(parser: Parser) -> None:
         "an issue for the model's library, with a short program that shows what fails",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_common(parser, threads=1)  # the products are tiny: threads would wait for each other longer than they compute
+    add_common_flags(parser, default_threads=1)  # the products are tiny: threads would only wait for each other
 
 
 def verify_command(args: Namespace) -> int:
@@ -51,7 +51,7 @@ def verify_command(args: Namespace) -> int:
     from minitrans.verify.report import as_json, print_report
 
     if args.list:
-        from minitrans.verify.proof import sabotages_to_run
+        from minitrans.verify.run_checks import sabotages_to_run
 
         width = max(len(sabotage.id) for sabotage in sabotages_to_run(args.compiled))
         print(*(f"{sabotage.id:{width}}  {sabotage.fault}" for sabotage in sabotages_to_run(args.compiled)), sep="\n")
@@ -60,7 +60,7 @@ def verify_command(args: Namespace) -> int:
     path = Path(args.report or "", "" if is_issue else "index.html")
     if args.report:
         make_folder(path.parent, "name another folder")  # now, and not after minutes of measuring
-    measure: Callable[..., tuple[Report, Any]] = measure_hugging_face if args.model else measure_minitrans
+    measure: Callable[..., tuple[Report, Any]] = check_hugging_face_model if args.model else check_minitrans_model
     report, subject = measure(args, Console(stderr=True))
     if args.report:
         if is_issue:
@@ -79,13 +79,13 @@ def verify_command(args: Namespace) -> int:
     return 0 if report.passed else 1
 
 
-def measure_minitrans(args: Namespace, progress: "Console") -> "tuple[Report, ModelAndPairs]":
+def check_minitrans_model(args: Namespace, progress: "Console") -> "tuple[Report, ModelAndPairs]":
     """Measure a fresh model or a run; the report, and what was measured."""
     from dataclasses import replace
 
     from rich.progress import track
 
-    from minitrans.verify.proof import run, run_sabotaged, sabotages_to_run, self_test
+    from minitrans.verify.run_checks import report_sabotage_failures, run, sabotages_to_run, self_test
     from minitrans.verify.subject import fresh_model, load_run_and_pairs, model_and_random_pairs
 
     if args.sabotage and (args.run or args.data or args.self_test):
@@ -93,7 +93,7 @@ def measure_minitrans(args: Namespace, progress: "Console") -> "tuple[Report, Mo
     with progress.status("measuring"):
         subject = load_run_and_pairs(Path(args.run), args.data) if args.run else model_and_random_pairs(fresh_model())
         if args.sabotage:
-            return run_sabotaged(args.sabotage, args.compiled), subject
+            return report_sabotage_failures(args.sabotage, args.compiled), subject
         report = run(subject=subject, compiled=args.compiled)
     if args.self_test:
         total, disable = len(sabotages_to_run(args.compiled)), not progress.is_terminal
@@ -102,7 +102,7 @@ def measure_minitrans(args: Namespace, progress: "Console") -> "tuple[Report, Mo
     return report, subject
 
 
-def measure_hugging_face(args: Namespace, progress: "Console") -> "tuple[Report, HFModel]":
+def check_hugging_face_model(args: Namespace, progress: "Console") -> "tuple[Report, HFModel]":
     """Measure somebody else's model; the report, and what was measured."""
     from dataclasses import replace
 
@@ -114,9 +114,9 @@ def measure_hugging_face(args: Namespace, progress: "Console") -> "tuple[Report,
 
     with progress.status("measuring"):
         try:
-            from minitrans.cachecheck.hugging_face import load
+            from minitrans.cachecheck.hugging_face import load_or_build
 
-            model = load(args.model)
+            model = load_or_build(args.model)
             report = run(model)
         except LoadError as error:
             raise UserError(str(error)) from error

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from minitrans.compiled import probe, stepper, training
-from minitrans.compiled.library import DTYPE_NAMES, NotAdmittedError, load_library
+from minitrans.compiled.library import DTYPE_SUFFIXES, NotAdmittedError, load_library
 from minitrans.compiled.plan import Plan, read_plan
 from minitrans.compiled.stepper import CompiledStepper
 from minitrans.model.loss import BatchLossFn
@@ -58,7 +58,7 @@ def _read_cpu_plan(model: Transformer, device: torch.device, dtype: torch.dtype)
     """The model's plan, for products in a dtype."""
     if device.type != "cpu":
         raise NotAdmittedError(f"compiled code is for a CPU, and the model is on {device}", expected=True)
-    if dtype not in DTYPE_NAMES:
+    if dtype not in DTYPE_SUFFIXES:
         raise NotAdmittedError(f"compiled code does not compute in {dtype}", expected=True)
     return read_plan(model)
 
@@ -69,4 +69,4 @@ def compile_libraries() -> bool:
     Raises:
         NotAdmittedError: It cannot be done.
     """
-    return all(load_library(source, {}) for source in (training.CPP_SOURCE, stepper.CPP_SOURCE))
+    return all(load_library(source, {}) for source in (training.CPP_PATH, stepper.CPP_PATH))

@@ -20,14 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-HEADER = Path(__file__).with_name("shared.h")
+HEADER_PATH = Path(__file__).with_name("shared.h")
 # What -ffast-math stands for, without the promise that nothing is infinite or NaN: sums may be added up in any order.
 CXX_FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"]
 CXX_FLAGS += ["-fopenmp", "-fPIC", "-shared"]
 CXX_FLAGS += ["-march=native", "-mprefer-vector-width=512"] if platform.machine() == "x86_64" else ["-mcpu=native"]
 LIBRARY_SUFFIX = sysconfig.get_config_var("SHLIB_SUFFIX")
 MAX_CACHED_FILES = 16  # files in the cache: the two libraries of the last eight versions, compilers and processors
-DTYPE_NAMES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
+DTYPE_SUFFIXES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
 
 
 class SublayerParameters(ctypes.Structure):
@@ -62,7 +62,7 @@ def load_library(source: Path, functions: Mapping[str, tuple[Any, Sequence[Any]]
     if isinstance(library, str):
         raise NotAdmittedError(library)
     for name, (result, arguments) in functions.items():
-        for dtype in DTYPE_NAMES.values():
+        for dtype in DTYPE_SUFFIXES.values():
             function = getattr(library, f"{name}_{dtype}")
             function.restype, function.argtypes = result, arguments
     return library
@@ -71,7 +71,7 @@ def load_library(source: Path, functions: Mapping[str, tuple[Any, Sequence[Any]]
 def call_function(library: ctypes.CDLL, dtype: torch.dtype, name: str, *arguments: object) -> Any:
     """Call a function, in its version for a dtype; of a tensor it gets the address, and must know the shape."""
     assert all(a.is_contiguous() for a in arguments if isinstance(a, Tensor))
-    function = getattr(library, f"{name}_{DTYPE_NAMES[dtype]}")
+    function = getattr(library, f"{name}_{DTYPE_SUFFIXES[dtype]}")
     return function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments))
 
 
@@ -85,7 +85,9 @@ def _compile_and_load(source: Path) -> ctypes.CDLL | str:
         return f"CXX is {command!r}, which is no command ({error})"
     if not compiler:
         return "no C++ compiler is here; install one, such as g++"
-    key = hashlib.sha256(repr([source.read_bytes(), HEADER.read_bytes(), CXX_FLAGS, compiler, _cpu_flags()]).encode())
+    key = hashlib.sha256(
+        repr([source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, compiler, _cpu_features()]).encode()
+    )
     name = f"{source.stem}-{key.hexdigest()[:32]}"
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minitrans"
@@ -165,7 +167,7 @@ def _first_error(failed: subprocess.CalledProcessError) -> str:
     return next((line for line in lines if "error" in line), lines[0] if lines else f"exit status {failed.returncode}")
 
 
-def _cpu_flags() -> str:
+def _cpu_features() -> str:
     """Something that differs where -march=native does."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else [platform.machine()]

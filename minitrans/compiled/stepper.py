@@ -18,7 +18,7 @@ from minitrans.compiled.library import SublayerParameters, call_function, check_
 from minitrans.compiled.plan import Plan
 from minitrans.model.masks import padding_mask
 
-CPP_SOURCE = Path(__file__).with_name("stepper.cpp")
+CPP_PATH = Path(__file__).with_name("stepper.cpp")
 
 
 class _Sizes(ctypes.Structure):
@@ -29,7 +29,7 @@ class _Model(ctypes.Structure):
     _fields_ = [(name, c_void_p) for name in ("source", "target", "output", "positions", "sublayers")]
 
 
-class _KVBlock(ctypes.Structure):
+class _KVBlockPointer(ctypes.Structure):
     _fields_ = [("data", c_void_p), ("rows", c_int64)]
 
 
@@ -37,7 +37,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {  # what each returns, and its a
     "make": (c_void_p, [_Sizes, _Model]),
     "free": (None, [c_void_p]),
     "encode": (None, [c_void_p, c_void_p, c_void_p, c_int64, c_void_p]),
-    "step": (None, [c_void_p, c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _KVBlock, c_int64, c_void_p, c_void_p]),
+    "step": (None, [c_void_p, c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _KVBlockPointer, c_int64, c_void_p, c_void_p]),
 }
 
 
@@ -60,7 +60,7 @@ class CompiledState:
         self.cross, self.offsets = cross, offsets
         self.sources = torch.arange(len(offsets) - 1)
         self.blocks: list[Tensor] = []
-        self.pointers = (_KVBlock * capacity)()
+        self.pointers = (_KVBlockPointer * capacity)()
         self.slots = torch.arange(len(self.sources), dtype=torch.int32)[:, None].repeat(1, capacity)
 
     def select_rows(self, rows: Tensor) -> None:
@@ -104,7 +104,7 @@ class CompiledStepper:
         tables = *map(pointer, (plan.src_embedding, plan.tgt_embedding, plan.output, plan.positions)), addressof(array)
         sizes = _Sizes(c.d_model, c.n_heads, c.head_size, c.d_ff, c.n_layers, c.vocab_size, c.pad_id, c.bos_id)
         self._tensors = copies  # the library reads some of them again
-        self._call = partial(call_function, load_library(CPP_SOURCE, _FUNCTIONS), self.dtype)
+        self._call = partial(call_function, load_library(CPP_PATH, _FUNCTIONS), self.dtype)
         self._stepper: int = self._call("make", sizes, _Model(*tables))
         weakref.finalize(self, self._call, "free", self._stepper)
 
@@ -149,9 +149,9 @@ class CompiledStepper:
         n = min(n, c.vocab_size - 2)
         block = state.cross.new_empty(c.n_layers, count, state.cross.size(2))
         state.blocks.append(block)
-        state.pointers[t] = _KVBlock(block.data_ptr(), count)
+        state.pointers[t] = _KVBlockPointer(block.data_ptr(), count)
         log_p, ids = torch.empty(count, n, dtype=self._computed), tokens.new_empty(count, n)
-        cross = _KVBlock(state.cross.data_ptr(), state.cross.size(1))
+        cross = _KVBlockPointer(state.cross.data_ptr(), state.cross.size(1))
         self._call("step", self._stepper, tokens.contiguous(), count, t, len(state.pointers), addressof(state.pointers),
                    state.slots, state.sources, state.offsets, cross, n, log_p, ids)  # fmt: skip
         return log_p, ids

@@ -19,7 +19,7 @@ from minitrans.compiled.library import SublayerParameters, call_function, check_
 from minitrans.compiled.plan import Plan, Sublayer
 from minitrans.model.dropout import draw_seed, dropout_byte_threshold
 
-CPP_SOURCE = Path(__file__).with_name("training.cpp")
+CPP_PATH = Path(__file__).with_name("training.cpp")
 KINDS = ("self-attention", "causal self-attention", "cross-attention", "feed-forward", "norm")
 
 
@@ -53,7 +53,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {  # what each returns, and its a
     "release": (None, [c_void_p]),
     "linear_cross_entropy": (c_double, [c_void_p] * 5 + [c_int64] * 3 + [c_double] * 2),
 }
-training_library = functools.cache(functools.partial(load_library, CPP_SOURCE, _FUNCTIONS))
+training_library = functools.cache(functools.partial(load_library, CPP_PATH, _FUNCTIONS))
 
 
 def _call_function(name: str, dtype: torch.dtype, *arguments: object) -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor
 from minitrans.data.distributed import n_processes, rank
 
 IntArray = npt.NDArray[np.int64]
-_NO_ROWS: IntArray = np.array([], dtype=np.int64)
+_EMPTY_INT_ARRAY: IntArray = np.array([], dtype=np.int64)
 
 
 def plan_batches(
@@ -50,7 +50,7 @@ def plan_batches(
 
 def batches_of_rank(batches: Sequence[IntArray]) -> list[IntArray]:
     """Return the batches of this process. All processes take turns, and equally many: the last may have no rows."""
-    filled = [*batches, *[_NO_ROWS] * (-len(batches) % n_processes())]
+    filled = [*batches, *[_EMPTY_INT_ARRAY] * (-len(batches) % n_processes())]
     return filled[rank() :: n_processes()]
 
 
@@ -90,7 +90,7 @@ class IdRows:
     @classmethod
     def concat_rows(cls, parts: "Sequence[IdRows]") -> "IdRows":
         """Concatenate several."""
-        ids, lengths = ([_NO_ROWS, *of_all] for of_all in ((p.ids for p in parts), (p.lengths for p in parts)))
+        ids, lengths = ([_EMPTY_INT_ARRAY, *of_all] for of_all in ((p.ids for p in parts), (p.lengths for p in parts)))
         return cls(np.concatenate(ids), np.concatenate(lengths))
 
     def take(self, numbers: npt.ArrayLike) -> "IdRows":

@@ -132,7 +132,7 @@ def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | No
     Raises:
         UserError: The text does not fit the settings, or `cache_dir` cannot be written.
     """
-    parts = train._fingerprint, config, config.spm_options, _TOKENIZER_PAIRS, sentencepiece.__version__, _reader_code()
+    parts = train._fingerprint, config, config.spm_options, _TOKENIZER_PAIRS, sentencepiece.__version__, _reading_code()
     path = _cache_folder(cache_dir) / f"{_cache_key(*parts)}.model"
     if path.is_file():
         tokenizer = Tokenizer.load(path)
@@ -171,7 +171,7 @@ def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | 
     ids = datasets.Sequence(datasets.Value("int32"))
     tokenized = DatasetDict()
     for split, pairs in corpus.items():
-        key = _cache_key(pairs._fingerprint, tokenizer.digest, _reader_code())
+        key = _cache_key(pairs._fingerprint, tokenizer.digest, _reading_code())
         processes = min(_n_cores(), len(pairs) // _PAIRS_PER_PROCESS)
         tokenized[split] = pairs.map(
             _encode_pairs,
@@ -235,7 +235,7 @@ def _cache_folder(cache_dir: str | None) -> Path:
     return make_folder(folder, "set data.cache_dir to another folder")
 
 
-def _reader_code() -> bytes:
+def _reading_code() -> bytes:
     """The code that reads lines, for the keys of the cache: after an edit, text is read again."""
     return Path(reading.__file__).read_bytes()
 

@@ -49,7 +49,7 @@ class TranslationDataModule(LightningDataModule):
             self._train = StreamLoader(config, tokenizer, max_len, seed, used, noise)
         else:
             self._train_ids = filter_by_length(tokenized["train"], "training", max_len, config)
-            sides, special_ids = read_id_rows(self._train_ids), tokenizer.special_ids
+            sides, special_ids = read_id_rows(self._train_ids), tokenizer.pad_bos_eos_ids
             self._train = EpochLoader(*sides, special_ids, config.batch_tokens, seed, noise, config.reversed_epochs)
 
     def train_dataloader(self) -> EpochLoader | StreamLoader:
@@ -60,7 +60,7 @@ class TranslationDataModule(LightningDataModule):
         """Return a loader of this process's `Batch`es, the same in every epoch."""
         src, tgt = self._valid
         plan = plan_batches(src.lengths + 1, tgt.lengths + 1, self.config.batch_tokens, None)
-        special_ids = self.tokenizer.special_ids
+        special_ids = self.tokenizer.pad_bos_eos_ids
         batches = [collate_rows(src.take(rows), tgt.take(rows), *special_ids) for rows in batches_of_rank(plan)]
         # A generator of its own: a loader draws a number whenever it is started, and a resumed run does so once more.
         return DataLoader(cast(Any, batches), batch_size=None, generator=torch.Generator())

@@ -96,23 +96,23 @@ def length_faults(
     return wrong
 
 
-def mark_kept(faults: Mapping[str, BoolArray], pairs: str) -> BoolArray:
+def mark_kept(faults: Mapping[str, BoolArray], purpose: str) -> BoolArray:
     """Tell which of the N pairs have none of the faults; the others are counted in the log, each under its first.
 
     Args:
         faults: By what is wrong, which pairs have it; one at least.
-        pairs: What the pairs are, for the message.
+        purpose: What the pairs are for, as the message says.
     """
     kept = ~np.zeros_like(next(iter(faults.values())))
     for fault, wrong in faults.items():
         if n_wrong := (kept & wrong).sum():
-            logger.warning("left out %d of %d %s pairs: %s", n_wrong, len(kept), pairs, fault)
+            logger.warning("left out %d of %d %s pairs: %s", n_wrong, len(kept), purpose, fault)
         kept &= ~wrong
     return kept
 
 
-def log_faults(faults: Mapping[str, BoolArray], pairs: str) -> None:
+def log_faults(faults: Mapping[str, BoolArray], purpose: str) -> None:
     """Count in the log what `mark_kept` would leave out, but keep it."""
     for fault, faulty in faults.items():
         if faulty.any():
-            logger.warning("%d of %d %s pairs: %s", faulty.sum(), len(faulty), pairs, fault)
+            logger.warning("%d of %d %s pairs: %s", faulty.sum(), len(faulty), purpose, fault)

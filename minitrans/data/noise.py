@@ -19,14 +19,14 @@ EMOJI = [*"😀😂😊😍😭😅😉😎👍🙏🎉🔥🥰😢😡🤔👋�
 QUOTES = {"zh": "“”", "ja": "「」", "de": "„“", "fr": "«»", "ru": "«»", "pl": "„”"}  # other languages have plain ones
 
 
-def repeat_end_mark(source: str, target: str, rng: random.Random, _: str) -> Pair:
+def repeat_source_end_mark(source: str, target: str, rng: random.Random, _: str) -> Pair:
     """Repeat the end mark in the source; a full stop becomes dots in both."""
     if source[-1] == ".":
         return source + "..", target.rstrip(".。") + ("……" if target[-1] == "。" else "...")
     return source + source[-1] * rng.randint(1, 2) * (source[-1] in END_MARKS), target
 
 
-def change_end_mark(source: str, target: str, rng: random.Random, language: str) -> Pair:
+def replace_end_mark(source: str, target: str, rng: random.Random, language: str) -> Pair:
     """Replace a question mark by a stop in the source; replace a stop, or no end mark, by exclamation marks in both."""
     if source[-1] == "?":
         return f"{source[:-1]}.", target
@@ -70,8 +70,8 @@ NOISES: dict[str, Callable[[str, str, random.Random, str], Pair]] = {
     "title": lambda s, t, *_: (re.sub(r"(?<![\w'])[^\W\d_]", lambda letter: letter[0].upper(), s), t),
     "lower": lambda s, t, *_: (s.lower(), t),
     "no_end": lambda s, t, *_: (s.rstrip(END_MARKS), t.rstrip(END_MARKS)),
-    "more_ends": repeat_end_mark,
-    "other_end": change_end_mark,
+    "more_ends": repeat_source_end_mark,
+    "other_end": replace_end_mark,
     "blank_before_end": lambda s, t, *_: (re.sub(rf"([{END_MARKS}]+)$", r" \1", s), t),
     "no_apostrophes": lambda s, t, *_: (re.sub(r"(?<=\w)'(?=\w)", "", s), t),
     "no_blanks": lambda s, t, *_: (re.sub(r"(?<=,) ", "", s), t),
@@ -127,16 +127,18 @@ class Noise:
         )
         return noisy_src, noisy_tgt
 
-    def _add_noise(self, source: str, target: str, drawn: int) -> Pair:
-        """A pair with noise; `drawn` decides which, and is among the numbers that give some."""
-        rng, first, before = random.Random(drawn), drawn / 2.0**64, target
+    def _add_noise(self, source: str, target: str, random_bits: int) -> Pair:
+        """A pair with noise; `random_bits` decide which, and are among the numbers that give some."""
+        rng, first, before = random.Random(random_bits), random_bits / 2.0**64, target
         while source and target and first < self._bounds[-1]:
             kind = self._kinds[bisect.bisect(self._bounds, first)]
             source, target = NOISES[kind](source, target, rng, self._language)
             first = rng.random()
         reader = self._tokenizer.reader
-        source = reader.fix_marks(source)
-        return (reader.lowered(source), target) if target in before else reader.insert_placeholders(source, target)
+        source = reader.normalize_punctuation(source)
+        return (
+            (reader.lower_if_plain(source), target) if target in before else reader.insert_placeholders(source, target)
+        )
 
 
 def draw_bits(seed: int, epoch: int, numbers: IntArray) -> npt.NDArray[np.uint64]:

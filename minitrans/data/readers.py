@@ -173,17 +173,17 @@ def _find_files(folder: UPath, config: DataConfig) -> dict[str, list[tuple[UPath
         if len(tables) > (not lines):
             raise UserError(f"{endings[tables[-1]]}: {name} exists in another format too; keep one of them")
         part = tuple(endings[ending] for ending in lines or tables)
-        parts = files.setdefault(_split_name(name, plain_files), [])
+        parts = files.setdefault(_split_of_stem(name, plain_files), [])
         if parts and [*map(_file_format, parts[0])] != [*map(_file_format, part)]:
             raise UserError(f"{part[0]} has another format than {parts[0][0].name}; give all parts of a split the same")
         parts.append(part)
     return files
 
 
-def _split_name(name: str, names: Container[str]) -> str:
+def _split_of_stem(stem: str, stems: Container[str]) -> str:
     """Return a file's split: of valid-00000-of-00004, valid; of train-news, train; unless a file has that very name."""
-    split = re.sub(r"^(train)[-.].+$|-\d+-of-\d+$", r"\1", name)
-    return name if split in names else split
+    split = re.sub(r"^(train)[-.].+$|-\d+-of-\d+$", r"\1", stem)
+    return stem if split in stems else split
 
 
 def _natural_sort_key(name: str) -> list[tuple[int, str]]:

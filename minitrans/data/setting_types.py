@@ -58,13 +58,13 @@ def read_settings(path: str | Path, load: Callable[[str], Any] = yaml.safe_load)
         raise UserError(f"{path} has more than {_MAX_BYTES} bytes; these are no settings")
     try:
         text = content.decode()
-        _check_yaml_events(yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        _check_depth_and_aliases(yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
         return load(text)
     except Exception as error:  # a damaged file may cause any error
         raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}; correct it") from error
 
 
-def _check_yaml_events(events: Iterable[yaml.Event]) -> None:
+def _check_depth_and_aliases(events: Iterable[yaml.Event]) -> None:
     depth = 0
     for event in events:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)

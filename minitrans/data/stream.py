@@ -18,7 +18,7 @@ from minitrans.data.noise import Noise
 from minitrans.data.readers import CHUNK, open_train, read_tables
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
-from minitrans.text.reading import split_words
+from minitrans.text.reading import lowercase_words
 from minitrans.text.tokenizer import Tokenizer
 
 MAX_WORDS = 1_000_000  # different words of a training text that are kept; they take 10 MB on disk, and 100 in memory
@@ -61,7 +61,7 @@ class StreamLoader(ResumableLoader):
         self._split = open_train(config)
         self._beginning = self._split.rows.state_dict()
         self.words: Counter[str] | None = Counter()
-        super().__init__(tokenizer.special_ids, config.batch_tokens, seed, noise, config.reversed_epochs)
+        super().__init__(tokenizer.pad_bos_eos_ids, config.batch_tokens, seed, noise, config.reversed_epochs)
         self._place |= {"pairs": self._beginning, "epoch": 0, "first": 0}
 
     def __len__(self) -> int:
@@ -80,7 +80,7 @@ class StreamLoader(ResumableLoader):
             self._split.rows.load_state_dict(before)
             for pairs in read_tables(self._split, self._config.shuffle_buffer, self._config):
                 after = self._split.rows.state_dict()
-                src, tgt = self._tokenize(pairs, very_first, again)
+                src, tgt = self._tokenize_usable_pairs(pairs, very_first, again)
                 begin = {"pairs": before, "epoch": epoch, "first": first}
                 any_pair |= len(src.lengths) > 0
                 end = begin | {"pairs": after, "first": first + len(src.lengths)}
@@ -90,8 +90,8 @@ class StreamLoader(ResumableLoader):
                 raise UserError(f"{self._config.path}: no training pair is left; set other limits in data")
             before, epoch, first = self._beginning, epoch + 1, 0
 
-    def _tokenize(self, pairs: pa.Table, first: bool, again: bool) -> tuple[IdRows, IdRows]:
-        """Return the usable pairs; the log counts the others in the first buffer; words are not counted `again`."""
+    def _tokenize_usable_pairs(self, pairs: pa.Table, log_left_out: bool, words_counted: bool) -> tuple[IdRows, IdRows]:
+        """Return the usable pairs; the log counts the others if asked; words are not counted again."""
         faults = [empty_sides(pairs)]  # counted by `load_corpus` already, as are the repeated ones
         if self._config.deduplicate:
             hashes = hash_pairs(pairs)
@@ -102,13 +102,15 @@ class StreamLoader(ResumableLoader):
             read = self._tokenizer.reader.preprocess_pairs(*(some[side].to_pylist() for side in ("source", "target")))
             sources += read[0]
             targets += read[1]
-        src, tgt = (self._gather_ids(lines) for lines in (sources, targets))
+        src, tgt = (self._encode_and_gather(lines) for lines in (sources, targets))
         unfit = length_faults(src.lengths + 1, tgt.lengths + 1, self._max_len, self._config)
-        kept = np.flatnonzero(mark_kept(unfit, "first training") if first else ~np.any(list(unfit.values()), axis=0))
-        self.words = add_word_counts(self.words, () if again else (sources[i] for i in kept))
+        kept = np.flatnonzero(
+            mark_kept(unfit, "first training") if log_left_out else ~np.any(list(unfit.values()), axis=0)
+        )
+        self.words = add_word_counts(self.words, () if words_counted else (sources[i] for i in kept))
         return src.take(kept), tgt.take(kept)
 
-    def _gather_ids(self, lines: list[str]) -> IdRows:
+    def _encode_and_gather(self, lines: list[str]) -> IdRows:
         own = lines[slice_of_rank(len(lines))]  # few at a time become lists, which take four times the memory
         rows = [IdRows.from_lists(self._tokenizer.encode_batch(own[i : i + CHUNK])) for i in range(0, len(own), CHUNK)]
         return IdRows.concat_rows([*chain.from_iterable(all_gather(rows))])
@@ -128,7 +130,7 @@ def add_word_counts(counts: Counter[str] | None, lines: Iterable[str]) -> Counte
     if counts is None:
         return None
     for part, n in Counter(part for line in lines for part in line.split()).items():  # most stand there many times
-        for word in split_words(part):
+        for word in lowercase_words(part):
             counts[word] += n
         if len(counts) > MAX_WORDS:
             logger.warning(

@@ -85,7 +85,7 @@ def fitting_counts(sizes: Sequence[int], n_layers: int) -> tuple[int, int]:
 def _layer_bytes(sentence: TracedTranslation) -> int:
     """Bytes that one layer takes on the page."""
     of = sentence.attention
-    numbers = (of.encoder, of.decoder, of.cross, sentence.cached_decoder, sentence.cached_cross)
+    numbers = (of.encoder, of.decoder, of.cross, sentence.stepwise_decoder, sentence.stepwise_cross)
     return sum(weights[0].numel() for weights in numbers) * 16 // 3
 
 
@@ -95,23 +95,23 @@ def _json_dict(sentence: TracedTranslation, n_layers: int) -> dict[str, object]:
     return {
         "text": sentence.text,
         "translation": translation.text,
-        "unknown": translation.unknown,
+        "unknown": translation.unknown_words,
         "unsure": translation.unsure,
         "source": attention.source,
         "target": attention.target,
         "log_prob": sentence.log_prob,
         "padded": sentence.n_padded,
         "forbidden": sentence.max_forbidden_weight,
-        "full": {kind: _weights_as_base64(getattr(attention, kind)[-n_layers:]) for kind in ATTENTION_KINDS},
+        "full": {kind: _as_float32_base64(getattr(attention, kind)[-n_layers:]) for kind in ATTENTION_KINDS},
         "cached": {
-            "decoder": _weights_as_base64(sentence.cached_decoder[-n_layers:]),
-            "cross": _weights_as_base64(sentence.cached_cross[-n_layers:]),
+            "decoder": _as_float32_base64(sentence.stepwise_decoder[-n_layers:]),
+            "cross": _as_float32_base64(sentence.stepwise_cross[-n_layers:]),
         },
         "steps": [step._asdict() for step in sentence.steps],
         "without": {kind: log_probs.tolist() for kind, log_probs in sentence.head_ablation_log_probs.items()},
     }
 
 
-def _weights_as_base64(weights: Tensor) -> str:
+def _as_float32_base64(weights: Tensor) -> str:
     """(L, H, Tq, Tk) of any dtype -> their bytes as float32, little-endian, in base64."""
     return base64.b64encode(weights.float().contiguous().numpy().astype("<f4").tobytes()).decode()

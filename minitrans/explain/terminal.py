@@ -10,7 +10,7 @@ from minitrans.text.reading import clean
 SHADES = " ░▒▓█"  # a weight below 0.2, below 0.4, ...
 
 
-def draw_translation(traced: TracedTranslation, width: int) -> Iterator[str]:
+def draw_cross_attention(traced: TracedTranslation, width: int) -> Iterator[str]:
     """The text, its translation, and the last layer's cross-attention, mean of its heads.
 
     A row is a piece that was written, a column a piece of the source; columns that do not fit into a line of `width`

@@ -19,7 +19,7 @@ from minitrans.model.decoding import likeliest_tokens, token_log_probs
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.translate.bundle import Bundle
-from minitrans.translate.translator import AttentionWeights, Translation, Translator, run_with_weights, stack_layers
+from minitrans.translate.translator import AttentionWeights, Translation, Translator, stack_layers, traced_full_pass
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
 ATTENTION_KINDS: tuple[AttentionKind, ...] = ("encoder", "decoder", "cross")
@@ -33,20 +33,20 @@ class TracedStep(NamedTuple):
     """One step of a decode from the cache, next to the same row of the full masked pass.
 
     Attributes:
-        likeliest: The likeliest next pieces and their log-probabilities, the best first.
+        top_pieces: The likeliest next pieces and their log-probabilities, the best first.
         taken_logp: Log-probability of the piece that was taken.
-        n_keys_read: How many keys, and as many values, each layer's self-attention read.
-        held: How many of them each layer's cache held before the step.
+        n_keys_read_by_layer: How many keys, and as many values, each layer's self-attention read.
+        n_keys_held_before: How many of them each layer's cache held before the step.
         source_kept: Whether keys and values of the source are still, bit for bit, what they were at first.
         logit_difference: Largest difference between cache and full pass over the logits.
         weight_difference: The same over the decoder's attention weights, of both kinds, in all layers and heads; the
             translation's `attention` has those of the full pass.
     """
 
-    likeliest: list[tuple[str, float]]
+    top_pieces: list[tuple[str, float]]
     taken_logp: float
-    n_keys_read: list[int]
-    held: int
+    n_keys_read_by_layer: list[int]
+    n_keys_held_before: int
     source_kept: bool
     logit_difference: float
     weight_difference: float
@@ -64,8 +64,8 @@ class TracedTranslation:
         log_prob: Log-probability of the translation, EOS included, in nats.
         n_padded: Pieces of padding that steps and full pass had after the source.
         max_forbidden_weight: Largest weight of a key that a mask forbids, the future or padding.
-        cached_decoder: (L, H, T, T) self-attention's weights, step by step from the cache; 0 beyond.
-        cached_cross: (L, H, T, S) cross-attention's.
+        stepwise_decoder: (L, H, T, T) self-attention's weights, step by step from the cache; 0 beyond.
+        stepwise_cross: (L, H, T, S) cross-attention's.
         steps: T of them.
         head_ablation_log_probs: For each kind (L, H): log-probability of the same translation with a head switched off.
     """
@@ -77,8 +77,8 @@ class TracedTranslation:
     log_prob: float
     n_padded: int
     max_forbidden_weight: float
-    cached_decoder: Tensor
-    cached_cross: Tensor
+    stepwise_decoder: Tensor
+    stepwise_cross: Tensor
     steps: list[TracedStep]
     head_ablation_log_probs: dict[AttentionKind, Tensor]
 
@@ -114,34 +114,34 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
         torch.tensor([ids], device=device) for ids in (source + padding, target[:-1], target[1:])
     )
 
-    memory, src_mask, hidden, kinds = run_with_weights(model, src_ids, tgt_in)
+    memory, src_mask, hidden, kinds = traced_full_pass(model, src_ids, tgt_in)
     logits = model.output(hidden)  # (1, T, V)
     among, within, across = (stack_layers(kind)[:, 0] for kind in kinds)
     n, length = len(source), tgt_in.size(1)
 
     cache = model.init_cache(memory, src_mask, length)
     at_first = [(layer.source.k.clone(), layer.source.v.clone()) for layer in cache.layers]
-    cached_decoder, cached_cross = torch.zeros_like(within), torch.zeros_like(across)
+    stepwise_decoder, stepwise_cross = torch.zeros_like(within), torch.zeros_like(across)
     steps = []
     for t in range(length):
         held = cache.length
         hidden, traces = model.run_decoder(tgt_in[:, t : t + 1], None, src_mask, cache, need_weights=True)
         of_step = model.output(hidden)  # (1, 1, V)
         of_self = stack_layers(trace.self_weights for trace in traces)[:, 0, :, 0]
-        cached_decoder[:, :, t, : of_self.size(-1)] = of_self
-        cached_cross[:, :, t] = stack_layers(trace.cross_weights for trace in traces)[:, 0, :, 0]
+        stepwise_decoder[:, :, t, : of_self.size(-1)] = of_self
+        stepwise_cross[:, :, t] = stack_layers(trace.cross_weights for trace in traces)[:, 0, :, 0]
         log_p, ids = likeliest_tokens(of_step[:, 0], N_LIKELIEST, model.config)
-        of_decoder = cached_decoder[:, :, t] - attention.decoder[:, :, t]
-        of_cross = cached_cross[:, :, t, :n] - attention.cross[:, :, t]
+        of_decoder = stepwise_decoder[:, :, t] - attention.decoder[:, :, t]
+        of_cross = stepwise_cross[:, :, t, :n] - attention.cross[:, :, t]
         steps.append(
             TracedStep(
-                likeliest=[
+                top_pieces=[
                     (shown.get(id_) or tokenizer.piece(id_), p)
                     for id_, p in zip(ids[0].tolist(), log_p[0].tolist(), strict=True)
                 ],
                 taken_logp=float(token_log_probs(of_step, tgt_out[:, t : t + 1])),
-                n_keys_read=[of_self.size(-1)] * len(traces),
-                held=held,
+                n_keys_read_by_layer=[of_self.size(-1)] * len(traces),
+                n_keys_held_before=held,
                 source_kept=all(
                     torch.equal(layer.source.k, k) and torch.equal(layer.source.v, v)
                     for layer, (k, v) in zip(cache.layers, at_first, strict=True)
@@ -150,7 +150,7 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
                 weight_difference=_largest_absolute_value(of_decoder, of_cross),
             )
         )
-    forbidden = among[..., :n, n:], across[..., n:], within.triu(1), cached_cross[..., n:]
+    forbidden = among[..., :n, n:], across[..., n:], within.triu(1), stepwise_cross[..., n:]
     return TracedTranslation(
         text=text,
         translation=translation,
@@ -159,8 +159,8 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
         log_prob=float(token_log_probs(logits, tgt_out).sum()),
         n_padded=len(padding),
         max_forbidden_weight=_largest_absolute_value(*forbidden),
-        cached_decoder=cached_decoder,
-        cached_cross=cached_cross[..., :n],
+        stepwise_decoder=stepwise_decoder,
+        stepwise_cross=stepwise_cross[..., :n],
         steps=steps,
         head_ablation_log_probs=_head_ablation_log_probs(model, src_ids, tgt_in, tgt_out),
     )

@@ -21,7 +21,7 @@ from minitrans.model.decoding import length_limit, suppress_pad_bos, token_log_p
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.transformer import Transformer
 from minitrans.pages.render import render_template
-from minitrans.translate.bundle import TOKENIZER, Bundle, save_source_reader
+from minitrans.translate.bundle import TOKENIZER, Bundle, save_reader_code_and_settings
 
 BATCH_TOKENS = 4096  # source tokens in a batch, padding included
 LOG_PROB_TOLERANCE = 1e-3  # what float32 may change in the log-probability of a token, in nats or as a share of it
@@ -48,7 +48,7 @@ def export(bundle: Bundle, folder: Path) -> None:
                 f"(at most {LOG_PROB_TOLERANCE:g}); translate with minitrans"
             )
         bundle.tokenizer.save(temp / TOKENIZER)
-        save_source_reader(temp, bundle)
+        save_reader_code_and_settings(temp, bundle)
         readme = render_template("engine.md", bundle=bundle, tokenizer=TOKENIZER, batch_tokens=BATCH_TOKENS)
         write_file(temp / "README.md", f"{readme}\n")
 
@@ -138,14 +138,14 @@ def load_engine(folder: Path, compute_type: str = "float32", threads: int = 1) -
     return engine
 
 
-def engine_variants(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[[Sequence[str]], list[str]]]]:
+def translate_fns(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[[Sequence[str]], list[str]]]]:
     """An exported model in each arithmetic that is worth scoring: its name, and what translates lines with it."""
     for compute_type in ("float32", "int8"):
         engine = load_engine(folder, compute_type, torch.get_num_threads())
         yield f"ctranslate2 {compute_type}", partial(engine_translate, engine, bundle)
 
 
-def engine_decode(
+def engine_greedy(
     engine: Any, pieces: Sequence[str], max_len: int, sources: Sequence[Sequence[int]]
 ) -> list[list[int]]:
     """What `greedy_decode` does, done by the engine: the target tokens of each source, without BOS and EOS.
@@ -173,5 +173,5 @@ def engine_translate(engine: Any, bundle: Bundle, lines: Sequence[str]) -> list[
     reader = tokenizer.make_reader(bundle.source_words)
     read = [reader.preprocess_line(line) for line in lines]
     sources = [ids[: max_len - 1] for ids in tokenizer.encode_batch(text for line in read for text, _ in line)]
-    outputs = iter(tokenizer.decode_batch(engine_decode(engine, vocab_pieces(bundle), max_len, sources)))
+    outputs = iter(tokenizer.decode_batch(engine_greedy(engine, vocab_pieces(bundle), max_len, sources)))
     return [reader.postprocess_line(outputs, line) for line in read]

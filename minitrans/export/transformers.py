@@ -28,7 +28,7 @@ from minitrans.pages.render import render_template, templates
 from minitrans.text.lines import escape_controls
 from minitrans.text.reading import PLACEHOLDERS, PLAIN_MARKS_TABLE, clean, with_keyboard_marks
 from minitrans.text.tokenizer import Tokenizer
-from minitrans.translate.bundle import Bundle, save_source_reader
+from minitrans.translate.bundle import Bundle, save_reader_code_and_settings
 from minitrans.translate.scoring import Scores
 
 transformers.utils.logging.disable_progress_bar()  # there is one for each file, however short
@@ -112,7 +112,7 @@ def save_engine(folder: Path, bundle: Bundle) -> None:
     save_tokenizer(folder, bundle)
 
 
-def engine_variants(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[[Sequence[str]], list[str]]]]:
+def translate_fns(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[[Sequence[str]], list[str]]]]:
     """An exported model's name among those that are scored, and what translates lines with it."""
     yield "transformers float32", partial(engine_translate, load_engine(folder), bundle)
 
@@ -142,7 +142,7 @@ def save_model(folder: Path, model: Transformer) -> None:
         forced_eos_token_id=None,
     )
     hf_model = transformers.BlenderbotForConditionalGeneration(config)
-    hf_model.load_state_dict(hf_state_dict(model))
+    hf_model.load_state_dict(blenderbot_state_dict(model))
     special["suppress_tokens"] = [c.pad_id, c.bos_id]  # never chosen, but they keep their share of the probability
     hf_model.generation_config = transformers.GenerationConfig(
         **special, max_new_tokens=c.max_len, num_beams=1, do_sample=False, use_cache=True
@@ -154,7 +154,7 @@ def save_model(folder: Path, model: Transformer) -> None:
 
 def save_tokenizer(folder: Path, bundle: Bundle) -> None:
     """Write the tokenizer, how to use it, and what reads lines for it."""
-    save_source_reader(folder, bundle)
+    save_reader_code_and_settings(folder, bundle)
     tokenizer = bundle.tokenizer
     ids = {name: getattr(tokenizer, f"{name}_id") for name in ("pad", "bos", "eos", "unk")}
     transformers.PreTrainedTokenizerFast(
@@ -171,7 +171,7 @@ def save_tokenizer(folder: Path, bundle: Bundle) -> None:
     write_file(path, json.dumps(settings, indent=2) + "\n")
 
 
-def hf_state_dict(model: Transformer) -> dict[str, Tensor]:
+def blenderbot_state_dict(model: Transformer) -> dict[str, Tensor]:
     """Our weights by the names that Blenderbot has for them."""
     weights = {"final_logits_bias": torch.zeros(1, model.config.vocab_size), "lm_head.weight": model.output.weight}
     weights["model.shared.weight"] = model.src_embedding.weight  # where nothing is tied, nobody reads it
@@ -256,10 +256,10 @@ def find_mismatches(engine: Engine, bundle: Bundle) -> Iterator[str]:
     if not (distance := _logit_difference(engine, model)) <= LOGIT_TOLERANCE:
         yield f"logits differ by {distance:.1e} (at most {LOGIT_TOLERANCE:g})"
     src_ids = random_rows(model, (24, 1, 9, 15))
-    if engine_decode(engine, bundle, src_ids) != [hypothesis.ids for hypothesis in greedy_decode(stepper, src_ids)]:
+    if engine_greedy(engine, bundle, src_ids) != [hypothesis.ids for hypothesis in greedy_decode(stepper, src_ids)]:
         yield "greedy decoding finds other tokens"
     src_ids = random_rows(model, (9, 9))
-    if engine_decode(engine, bundle, src_ids, 5) != [best.ids for best, *_ in beam_search(stepper, src_ids, 5)]:
+    if engine_greedy(engine, bundle, src_ids, 5) != [best.ids for best, *_ in beam_search(stepper, src_ids, 5)]:
         yield "5 beams find other tokens"
 
 
@@ -285,7 +285,7 @@ def random_rows(model: Transformer, lengths: Sequence[int]) -> Tensor:
     return rows
 
 
-def engine_decode(engine: Engine, bundle: Bundle, src_ids: Tensor, beam: int = 1) -> list[list[int]]:
+def engine_greedy(engine: Engine, bundle: Bundle, src_ids: Tensor, beam: int = 1) -> list[list[int]]:
     """What `greedy_decode` and `beam_search` do, done by the engine: each row's best tokens, without BOS and EOS.
 
     `src_ids` is int64 (B, S), padded on the right; with several beams, of one length: there is one limit for all rows.
@@ -307,7 +307,7 @@ def engine_translate(engine: Engine, bundle: Bundle, lines: Sequence[str]) -> li
     for i in range(0, len(texts), BATCH_LINES):
         part = texts[i : i + BATCH_LINES]
         src_ids = engine.tokenizer(part, padding=True, truncation=True, return_tensors="pt").input_ids
-        outputs += [_decode(engine, ids) for ids in engine_decode(engine, bundle, src_ids)]
+        outputs += [_decode(engine, ids) for ids in engine_greedy(engine, bundle, src_ids)]
     written = iter(text if source else "" for text, source in zip(outputs, texts, strict=True))
     return [reader.postprocess_line(written, line) for line in read]
 

@@ -159,10 +159,10 @@ class MultiHeadAttention(nn.Module):
         heads, weights = scaled_dot_product_attention(q, k, v, mask, dropout_p, need_weights)
         return self.w_o(heads.transpose(1, 2).flatten(2)), weights  # (B, H, Tq, Dh) -> (B, Tq, H*Dh) -> (B, Tq, D)
 
-    def project(self, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
-        """Apply the projections from `first` up to `last` of (W_q, W_k, W_v): (B, T, D) -> (B, H, T, Dh) each."""
+    def project(self, x: Tensor, start: int, stop: int) -> tuple[Tensor, ...]:
+        """Apply those of (W_q, W_k, W_v) from `start` on, before `stop`: (B, T, D) -> (B, H, T, Dh) each."""
         size = self.n_heads * self.d_head
-        rows = slice(first * size, last * size)
-        packed = F.linear(x, self.w_qkv.weight[rows], self.w_qkv.bias[rows])  # (B, T, (last - first)*H*Dh)
-        heads = packed.unflatten(-1, (last - first, self.n_heads, self.d_head))  # (B, T, last - first, H, Dh)
-        return heads.permute(2, 0, 3, 1, 4).unbind(0)  # (last - first, B, H, T, Dh)
+        rows = slice(start * size, stop * size)
+        packed = F.linear(x, self.w_qkv.weight[rows], self.w_qkv.bias[rows])  # (B, T, (stop - start)*H*Dh)
+        heads = packed.unflatten(-1, (stop - start, self.n_heads, self.d_head))  # (B, T, stop - start, H, Dh)
+        return heads.permute(2, 0, 3, 1, 4).unbind(0)  # (stop - start, B, H, T, Dh)

@@ -112,7 +112,7 @@ def suppress_pad_bos(logits: Tensor, config: TransformerConfig) -> Tensor:
     return logits
 
 
-def likeliest_token(logits: Tensor, config: TransformerConfig) -> Tensor:
+def greedy_token_ids(logits: Tensor, config: TransformerConfig) -> Tensor:
     """The greedy choice: logits (B, V) -> int64 (B,)."""
     return suppress_pad_bos(logits, config).argmax(-1)
 
@@ -130,7 +130,7 @@ def likeliest_tokens(logits: Tensor, n: int, config: TransformerConfig) -> tuple
     """
     log_p = F.log_softmax(logits, dim=-1, dtype=torch.promote_types(torch.float32, logits.dtype))
     log_p[:, [config.pad_id, config.bos_id]] = -torch.inf
-    first = likeliest_token(logits, config)[:, None]  # topk may put any of several equal ones first
+    first = greedy_token_ids(logits, config)[:, None]  # topk may put any of several equal ones first
     others = log_p.scatter(1, first, -torch.inf).topk(min(n, log_p.size(1)) - 1)
     return torch.cat([log_p.gather(1, first), others.values], 1), torch.cat([first, others.indices], 1)
 

@@ -20,7 +20,7 @@ def softmax(x: Array) -> Array:
     return e / e.sum()
 
 
-def attend(q: Array, keys: Array, values: Array) -> tuple[Array, Array]:
+def attend_one_query(q: Array, keys: Array, values: Array) -> tuple[Array, Array]:
     """One query's look-up: q (Dh,), keys (n, Dh), values (n, Dv) -> output (Dv,) and weights (n,).
 
     With no keys at all there is nothing to look up, and the output is 0.
@@ -63,7 +63,7 @@ def multi_head_attention(
         for i in range(len(x_q)):
             q = w_q[rows] @ x_q[i] + b_q[rows]
             seen = i + 1 if causal else len(x_kv)
-            heads[i, rows], head_weights[h, i, :seen] = attend(q, keys[:seen], values[:seen])
+            heads[i, rows], head_weights[h, i, :seen] = attend_one_query(q, keys[:seen], values[:seen])
     return heads @ weights[f"{prefix}.w_o.weight"].T + weights[f"{prefix}.w_o.bias"], head_weights
 
 

@@ -31,7 +31,7 @@ from minitrans.pages.render import render_template
 from minitrans.server.openapi import SPEC
 from minitrans.server.queue import BatchFunction, RequestQueue
 from minitrans.server.split_html import split_html
-from minitrans.text.reading import clean, split_words
+from minitrans.text.reading import clean, lowercase_words
 from minitrans.translate.translator import Translator
 
 MAX_EXPLAINED_SENTENCES = 5  # sentences of a text whose figures are drawn: one takes as long as dozens of translations
@@ -121,7 +121,7 @@ class Api:
             server.run([listening])
 
     async def _translate(self, request: Request) -> Response:
-        params = await self._checked_params(request)
+        params = await self._params_within_limits(request)
         q = params.get("q") or _refuse("Invalid request: missing q parameter")
         texts: list[str] = q if isinstance(q, list) else [q]
         source, target = _required_text(params, "source"), _required_text(params, "target")
@@ -143,7 +143,7 @@ class Api:
             mine = [*islice(translations, len(pieces) // 2)]
             if doubting:
                 answer["unsure"].append(any(each.unsure for each in mine))
-                answer["unknown"].append([word for each in mine for word in each.unknown])
+                answer["unknown"].append([word for each in mine for word in each.unknown_words])
                 mine = [each.text for each in mine]
             pieces[1::2] = (escape(each, quote=False) for each in mine) if form == "html" else mine
             answer["translatedText"].append("".join(pieces))
@@ -152,7 +152,7 @@ class Api:
         return JSONResponse(answer if isinstance(q, list) else {name: of_text for name, (of_text,) in answer.items()})
 
     async def _detect(self, request: Request) -> Response:
-        return JSONResponse(self._detected_languages(_required_text(await self._checked_params(request), "q")))
+        return JSONResponse(self._detected_languages(_required_text(await self._params_within_limits(request), "q")))
 
     async def _languages(self, _: Request) -> Response:
         codes = sorted({code for pair in self._translators for code in pair})
@@ -173,7 +173,7 @@ class Api:
 
     async def _explain(self, request: Request) -> Response:
         """The page of `minitrans explain` for a text's first sentences."""
-        params = await self._checked_params(request)
+        params = await self._params_within_limits(request)
         text = _required_text(params, "q")
         translator = self._find_translator(_required_text(params, "source"), _required_text(params, "target"))
         sentences = (sentence for line in text.split("\n") for sentence in translator.to_sentences(line))
@@ -186,7 +186,7 @@ class Api:
         return HTMLResponse(html, headers=PAGE_HEADERS)
 
     async def _metrics(self, _: Request) -> Response:
-        counts = {**self._counts, "minitrans_waiting_requests": len(self._queue.waiting_requests())}
+        counts = {**self._counts, "minitrans_waiting_requests": len(self._queue.list_waiting_requests())}
         text = "".join(f"{name} {value}\n" for name, value in sorted(counts.items()))
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
@@ -198,7 +198,7 @@ class Api:
         yield
         working.cancel()
 
-    async def _checked_params(self, request: Request) -> dict[str, Any]:
+    async def _params_within_limits(self, request: Request) -> dict[str, Any]:
         """A request's parameters, from JSON, a form or the URL. A request too many, or too long, is refused."""
         minute = int(time.monotonic() // 60)
         if minute != self._minute:
@@ -255,7 +255,7 @@ class Api:
 
     def _detected_languages(self, text: str) -> list[dict[str, Any]]:
         """Each source language, with the percentage of the text's words that its run knows; 0 without a word list."""
-        tokens, shares = split_words(text), Counter[str]()
+        tokens, shares = lowercase_words(text), Counter[str]()
         for (source, _), translator in self._translators.items():
             known = translator.bundle.source_words or ()
             shares[source] = max(shares[source], 100 * sum(word in known for word in tokens) // max(1, len(tokens)))

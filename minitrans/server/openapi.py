@@ -23,8 +23,8 @@ def _path_item(summary: str, answer: dict[str, Any], **fields: dict[str, Any]) -
     return {"post" if fields else "get": operation}
 
 
-UNSURE_FIELDS = {"unsure": {"oneOf": [BOOLEAN, {"type": "array", "items": BOOLEAN}]}, "unknown": {"type": "array"}}
-TRANSLATION = {"type": "object", "properties": {"translatedText": TEXTS, "detectedLanguage": DETECTED, **UNSURE_FIELDS}}
+EXTRA_FIELDS = {"unsure": {"oneOf": [BOOLEAN, {"type": "array", "items": BOOLEAN}]}, "unknown": {"type": "array"}}
+TRANSLATION = {"type": "object", "properties": {"translatedText": TEXTS, "detectedLanguage": DETECTED, **EXTRA_FIELDS}}
 TRANSLATE_ARGS = {"q": TEXTS, "source": TEXT, "target": TEXT, "format": FORMAT, "unsure": {**BOOLEAN, "default": False}}
 PATHS = {
     "/translate": _path_item("Translate texts; the source may be auto", TRANSLATION, **TRANSLATE_ARGS),

@@ -24,13 +24,13 @@ class RequestQueue:
     def __init__(self, most: int) -> None:
         self._most, self._requests, self._more = most, list[_Request](), asyncio.Event()
 
-    def waiting_requests(self) -> list[_Request]:
+    def list_waiting_requests(self) -> list[_Request]:
         """The requests whose computation has not begun."""
         return [request for request in self._requests if not request.answer.done()]
 
     def put(self, work: BatchFunction, lines: Sequence[str]) -> ResultsFuture:
         """Add a request; return a future with the results of its lines, in their order."""
-        self._requests = self.waiting_requests()
+        self._requests = self.list_waiting_requests()
         if len(self._requests) >= self._most:
             raise asyncio.QueueFull("too many requests wait; ask again in a while")
         answer: ResultsFuture = asyncio.get_running_loop().create_future()
@@ -63,7 +63,7 @@ class RequestQueue:
         """Take the request that has waited longest, and others with equal work while that makes few lines."""
         taken: list[_Request] = []
         left, n_lines = [], 0
-        for request in self.waiting_requests():
+        for request in self.list_waiting_requests():
             if not taken or (request.work == taken[0].work and n_lines + len(request.lines) <= MAX_BATCH_LINES):
                 taken.append(request)
                 n_lines += len(request.lines)

@@ -19,9 +19,9 @@ _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]")  # the last is Se
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 # Beginnings of the names of characters that are written without blanks: each is a word.
-_UNSPACED_NAMES = "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"
+_UNSPACED = "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"
 # What people text in English, and what it is short for.
-SHORT_FORMS = {
+TEXTING_ABBREVIATIONS = {
     "u": "you", "ur": "your", "r": "are", "pls": "please", "plz": "please", "thx": "thanks", "cuz": "because",
     "ppl": "people", "tmr": "tomorrow", "rly": "really", "msg": "message", "tho": "though", "gonna": "going to",
     "wanna": "want to", "gotta": "have to", "gimme": "give me", "lemme": "let me", "idk": "i don't know",
@@ -56,27 +56,27 @@ PLAIN_MARKS_TABLE = str.maketrans(
 )
 # What stands before and after a sentence without being part of it: list marks, emoji, dots, quotation marks.
 _EMOJI = "[\u200d\u20e3\u2190-\u2bff\u3030\u303d\ufe0e\ufe0f\U0001f000-\U0001fbff\U000e0020-\U000e007f]+"
-_BEFORE_SENTENCE = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•*·>]+) +|{_EMOJI} *)?")
-_AFTER_SENTENCE = re.compile(rf"(?: *{_EMOJI}| +[:;]-?[()]| *(?:\.{{2,}}|…)+)?$")
+_LEADING_BULLET_OR_EMOJI = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•*·>]+) +|{_EMOJI} *)?")
+_TRAILING_EMOJI_OR_DOTS = re.compile(rf"(?: *{_EMOJI}| +[:;]-?[()]| *(?:\.{{2,}}|…)+)?$")
 # Where a sentence ends: not after "10." of a list, Mr. or a.m., and not in a quotation.
 _NOT_AFTER_ABBREVIATION = "".join(rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "st", "no", "vs", "etc"))
 _SENTENCE_BREAK = re.compile(rf"(?<=[^\s.?!][^\s.?!][.?!])(?<!^\d\d\.){_NOT_AFTER_ABBREVIATION} (?=\w)", re.IGNORECASE)
-_NO_SPACE_AFTER = "。？！…，；：”’」』）"  # after these no blank is written
-_SURPLUS_PUNCTUATION = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))")
+_NO_SPACE_AFTER_MARKS = "。？！…，；：”’」』）"  # after these no blank is written
+_SURPLUS_MARKS = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))")
 _MISSING_SPACE = re.compile(r"(?<=[,;])(?=[^\W\d_])")
 _QUOTED = re.compile(r"[\"“”„«»]([^\"“”„«»]+)[\"“”„«»]|['‘‚]([^'‘’‚]+)['’‘]")
 
-# Characters of Unicode's private use that stand for what is copied: KIND_SLOTS of each kind. Numbers differ in length.
-KIND_SLOTS = 6
+# Characters of Unicode's private use that stand for what is copied, N_KIND_SLOTS a kind. Numbers differ in length.
+N_KIND_SLOTS = 6
 # Kinds 5 and 6 are numbers of three and of four digits.
 _NAME_KIND, _CODE_KIND, _SIGN_KIND, _TIME_KIND, _SHORT_NUMBER, _LONG_NUMBER = 0, 1, 2, 3, 4, 7
-PLACEHOLDERS = tuple(map(chr, range(0xE000, 0xE000 + 8 * KIND_SLOTS)))
+PLACEHOLDERS = tuple(map(chr, range(0xE000, 0xE000 + 8 * N_KIND_SLOTS)))
 _PLACEHOLDER = re.compile(f"[{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]")
 _ORDINARY_RUN = re.compile(f"[^{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]+")
 # What may not stand beside what is copied in a target: for names and codes, for signs, for numbers.
-_LETTER_OR_DIGIT = r"[A-Za-z\u00c0-\u024f\d]"
-_WORD_BOUNDARIES = f"(?<!{_LETTER_OR_DIGIT})", f"(?!{_LETTER_OR_DIGIT})"
-_BOUNDARIES_BY_KIND = _WORD_BOUNDARIES, _WORD_BOUNDARIES, ("", ""), (r"(?<!\d)(?<!\d[.,:/-])", r"(?!\d|[.,:/-]\d)")
+_LATIN_OR_DIGIT = r"[A-Za-z\u00c0-\u024f\d]"
+_LATIN_BOUNDARIES = f"(?<!{_LATIN_OR_DIGIT})", f"(?!{_LATIN_OR_DIGIT})"
+_BOUNDARIES_BY_KIND = _LATIN_BOUNDARIES, _LATIN_BOUNDARIES, ("", ""), (r"(?<!\d)(?<!\d[.,:/-])", r"(?!\d|[.,:/-]\d)")
 _ADDRESS = r"\S+@\S*\w|(?:\w+://|www\.)\S*\w|(?:[\w-]+\.)+(?:com|org|net|edu|gov|info|io|cn|de|fr|jp|uk)\b(?:/\S*\w)?"
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:[.:/-]\d+)*"
 _WORD = r"[^\W\d_]+(?:['-][^\W\d_]+)*(?![\w@]|://|\.\w)"
@@ -108,7 +108,7 @@ def _limit_combining_marks(line: str) -> str:
     return "".join(kept)
 
 
-def split_words(line: str) -> list[str]:
+def lowercase_words(line: str) -> list[str]:
     """Return the words of a line, in lower case and in their order, repeated ones too.
 
     A word is a run of letters, digits and the marks on them, with apostrophes inside, of whatever kind; in Chinese,
@@ -119,8 +119,8 @@ def split_words(line: str) -> list[str]:
     return [word for word in stripped if word.isalnum() or any(map(str.isalnum, word))]
 
 
-class _WordTable(dict[int, str]):
-    """What `split_words` makes of each character, found out when it is first met."""
+class _WordSplitTable(dict[int, str]):
+    """What `lowercase_words` makes of each character, found out when it is first met."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -132,12 +132,12 @@ class _WordTable(dict[int, str]):
         elif category[0] not in "LMN":
             part = " "
         else:
-            part = f" {character} " if name.startswith(_UNSPACED_NAMES) else character
+            part = f" {character} " if name.startswith(_UNSPACED) else character
         self[code] = part
         return part
 
 
-_WORD_SPLIT_TABLE = _WordTable()
+_WORD_SPLIT_TABLE = _WordSplitTable()
 
 
 def with_keyboard_marks(line: str) -> str:
@@ -153,13 +153,13 @@ class KeptParts(NamedTuple):
         placeholder_values: The placeholders in the source as it was read, and what they stand for.
         before: What goes before the translation.
         after: What goes after it.
-        surplus_ends: End marks that it loses, because the source has none, or dots in their place.
+        ends_to_strip: End marks that it loses, because the source has none, or dots in their place.
     """
 
     placeholder_values: dict[str, str]
     before: str = ""
     after: str = ""
-    surplus_ends: str = ""
+    ends_to_strip: str = ""
 
 
 class Reader:
@@ -199,7 +199,7 @@ class Reader:
         line = ""
         for _, kept in read:
             text = self.postprocess(next(texts), kept)
-            blank = line[-1:] not in _NO_SPACE_AFTER or (line[-1:] in "”’" and text.isascii())
+            blank = line[-1:] not in _NO_SPACE_AFTER_MARKS or (line[-1:] in "”’" and text.isascii())
             line += f" {text}" if line and text and blank else text
         return line
 
@@ -213,41 +213,42 @@ class Reader:
         is_plain = self.plain and len(text) <= LONG_LINE_LENGTH
         if is_plain:
             before, text, after = _split_surroundings(text)
-        text, surplus_ends = self.fix_marks(text), ".。" if after.strip()[:1] in (*".…",) else ""
+        text, ends_to_strip = self.normalize_punctuation(text), ".。" if after.strip()[:1] in (*".…",) else ""
         if is_plain and "what" in (self._ranks or ()) and _QUESTION.fullmatch(text):
-            text, surplus_ends = f"{text}?", "?？؟"
+            text, ends_to_strip = f"{text}?", "?？؟"
         places = _PlaceholderMap(text)
 
         def put_placeholders(unit: re.Match[str]) -> str:
             if unit.lastgroup == "words":
                 return self._mark_names_fix_typos(unit, places)
-            return ",".join(places.assign(part, kind) for part, kind in _kind_parts(unit))
+            return ",".join(places.assign(part, kind) for part, kind in _parts_by_kind(unit))
 
         if self.uses_placeholders and len(text) <= LONG_LINE_LENGTH:
             text = self._copied_parts.sub(put_placeholders, text)
         values = {place: value for value, place in places.items()}
-        return self.lowered(text), KeptParts(values, before, after, surplus_ends)
+        return self.lower_if_plain(text), KeptParts(values, before, after, ends_to_strip)
 
     def postprocess(self, text: str, kept: KeptParts) -> str:
         """Put back what `preprocess` kept."""
         text = _PLACEHOLDER.sub(lambda place: kept.placeholder_values.get(place[0], ""), text)
-        return kept.before + text.rstrip(kept.surplus_ends) + kept.after
+        return kept.before + text.rstrip(kept.ends_to_strip) + kept.after
 
     def preprocess_pairs(self, sources: Iterable[str], targets: Iterable[str]) -> tuple[list[str], list[str]]:
         """Pairs to train on: sources as a translation reads them; what stands on both sides is set aside in both."""
         read = [
-            self.insert_placeholders(self.fix_marks(clean(s)), clean(t)) for s, t in zip(sources, targets, strict=True)
+            self.insert_placeholders(self.normalize_punctuation(clean(s)), clean(t))
+            for s, t in zip(sources, targets, strict=True)
         ]
         return [source for source, _ in read], [target for _, target in read]
 
     def insert_placeholders(self, source: str, target: str) -> tuple[str, str]:
         """What `preprocess_pairs` does with a tidy pair; placeholders that are in it already stay."""
-        places = _PlaceholderMap(source + target, first=zlib.crc32(source.encode()) % KIND_SLOTS)
+        places = _PlaceholderMap(source + target, first=zlib.crc32(source.encode()) % N_KIND_SLOTS)
 
         def put_placeholders(unit: re.Match[str]) -> str:
             if unit.lastgroup == "sign":
                 return _ORDINARY_RUN.sub(lambda sign: place(sign[0], [(sign[0], _SIGN_KIND)]), unit[0])
-            return _replace_names(unit[0], place) if unit.lastgroup == "words" else place(unit[0], _kind_parts(unit))
+            return _replace_names(unit[0], place) if unit.lastgroup == "words" else place(unit[0], _parts_by_kind(unit))
 
         def place(value: str, parts: list[tuple[str, int]]) -> str:
             nonlocal target
@@ -264,13 +265,13 @@ class Reader:
 
         if self.uses_placeholders and len(source) <= LONG_LINE_LENGTH:
             source = self._copied_parts.sub(put_placeholders, source)
-        return self.lowered(source), target
+        return self.lower_if_plain(source), target
 
-    def fix_marks(self, text: str) -> str:
+    def normalize_punctuation(self, text: str) -> str:
         """A clean source with a keyboard's marks, without repeated !? or blanks before marks, but with one after ,;."""
-        return _MISSING_SPACE.sub(" ", _SURPLUS_PUNCTUATION.sub("", with_keyboard_marks(text))) if self.plain else text
+        return _MISSING_SPACE.sub(" ", _SURPLUS_MARKS.sub("", with_keyboard_marks(text))) if self.plain else text
 
-    def lowered(self, source: str) -> str:
+    def lower_if_plain(self, source: str) -> str:
         """A source in lower case, because people often type no capitals, and capitals say little."""
         return source.lower() if self.plain else source
 
@@ -284,8 +285,8 @@ class Reader:
         for i, word in enumerate(run[0].split(" ")):
             capital = bool(mixed) and word[0].isupper() and not (begins and i == 0)
             capital &= f"{word[0]}'{word[1:]}".lower() not in self._ranks  # Im is no name
-            forms = (split_words(form) for form in (word, word.removesuffix("'s")))
-            lone_letter = len(word) < 2 and (capital or not self.full_forms(word.lower()))  # and not u or r
+            forms = (lowercase_words(form) for form in (word, word.removesuffix("'s")))
+            lone_letter = len(word) < 2 and (capital or not self.spelled_out(word.lower()))  # and not u or r
             if lone_letter or any(all(each in self._ranks for each in form) for form in forms):
                 read.append((word, None if capital and len(word) > 1 and "'" not in word else False))
             elif (not capital or len(word) > 5) and (meant := self._correct_typo(word.lower())):
@@ -311,14 +312,14 @@ class Reader:
             edits += [a + letter + b for a, b in cuts for letter in "abcdefghijklmnopqrstuvwxyz"]  # left out
             edits += [a + letter + b[1:] for a, b in cuts if b for letter in neighbouring_keys(b[0])]
         ranks = self._ranks or {}
-        meant = self.full_forms(word) or (each for each in edits if each in ranks)
+        meant = self.spelled_out(word) or (each for each in edits if each in ranks)
         return min(meant, key=lambda each: ranks.get(each, 0), default=None)
 
-    def full_forms(self, word: str) -> list[str]:
+    def spelled_out(self, word: str) -> list[str]:
         """The known words that a word in lower case is read as: of `dont`, without its ', `don't`; of `u`, `you`."""
         if not self.uses_placeholders or len(word) > _MAX_TYPO_LENGTH:
             return []
-        forms = SHORT_FORMS.get(word, ""), *(f"{word[:i]}'{word[i:]}" for i in range(1, len(word)))
+        forms = TEXTING_ABBREVIATIONS.get(word, ""), *(f"{word[:i]}'{word[i:]}" for i in range(1, len(word)))
         return [form for form in forms if all(each in (self._ranks or {}) for each in form.split(" "))]
 
 
@@ -337,7 +338,7 @@ class _PlaceholderMap(dict[str, str]):
     def assign(self, value: str, kind: int) -> str:
         """The placeholder for a value, or the value itself if none is free."""
         if value not in self:
-            slots = (PLACEHOLDERS[KIND_SLOTS * kind + (self._first + i) % KIND_SLOTS] for i in range(KIND_SLOTS))
+            slots = (PLACEHOLDERS[N_KIND_SLOTS * kind + (self._first + i) % N_KIND_SLOTS] for i in range(N_KIND_SLOTS))
             free = [slot for slot in slots if slot not in self._text and slot not in self.values()]
             if not free:
                 return value
@@ -345,7 +346,7 @@ class _PlaceholderMap(dict[str, str]):
         return self[value]
 
 
-def _kind_parts(unit: re.Match[str]) -> list[tuple[str, int]]:
+def _parts_by_kind(unit: re.Match[str]) -> list[tuple[str, int]]:
     """The parts of a unit that is not a word, each with its kind: of 1,250, both numbers."""
     if unit.lastgroup != "number":
         return [(unit[0], _CODE_KIND if unit.lastgroup == "code" else _SIGN_KIND)]
@@ -378,8 +379,8 @@ def _split_surroundings(line: str) -> tuple[str, str, str]:
     while any(map(str.isalnum, line)):
         if line[0].isalpha() and (line[-1].isalnum() or (line[-1] in ".?!" and line[-2].isalnum())):
             return before, line, after  # as most lines
-        lead = _BEFORE_SENTENCE.match(line)[0]  # type: ignore[index]  # it may be empty, and always matches
-        tail = _AFTER_SENTENCE.search(line, len(lead))[0]  # type: ignore[index]
+        lead = _LEADING_BULLET_OR_EMOJI.match(line)[0]  # type: ignore[index]  # it may be empty, and always matches
+        tail = _TRAILING_EMOJI_OR_DOTS.search(line, len(lead))[0]  # type: ignore[index]
         if not (lead or tail) and _QUOTED.fullmatch(line):
             lead, tail = line[0], line[-1]
         if not (lead or tail):

@@ -112,7 +112,7 @@ class Tokenizer:
         self.reader = self.make_reader(None)
 
     @property
-    def special_ids(self) -> tuple[int, int, int]:
+    def pad_bos_eos_ids(self) -> tuple[int, int, int]:
         """PAD, BOS and EOS."""
         return self.pad_id, self.bos_id, self.eos_id
 
@@ -199,7 +199,7 @@ class Tokenizer:
 
         Special ids are skipped; bytes that are no UTF-8 give U+FFFD.
         """
-        silent = {*self.special_ids, self.unk_id}
+        silent = {*self.pad_bos_eos_ids, self.unk_id}
         return clean(self._processor.decode([i for i in ids if i not in silent]))
 
     def decode_batch(self, rows: Iterable[Sequence[int]]) -> list[str]:

@@ -22,7 +22,7 @@ from minitrans.data.datamodule import TranslationDataModule
 from minitrans.data.distributed import all_gather, slice_of_rank
 from minitrans.errors import UserError
 from minitrans.text.lines import escape_controls
-from minitrans.training.checkpoints import step_checkpoint_paths
+from minitrans.training.checkpoints import step_checkpoints_newest_first
 from minitrans.training.module import TranslationModule
 from minitrans.translate.backend import CompiledMode
 from minitrans.translate.bundle import Bundle
@@ -123,7 +123,7 @@ class StopIfNotFinite(Callback):
             return
         step, loss, batch = self.last
         if not all(bool(numbers.isfinite().all()) for numbers in (loss, *weights)):
-            data, good = trainer.datamodule, step_checkpoint_paths(self.folder)  # type: ignore[attr-defined]
+            data, good = trainer.datamodule, step_checkpoints_newest_first(self.folder)  # type: ignore[attr-defined]
             assert isinstance(data, TranslationDataModule)
             lines = sorted({*chain.from_iterable(all_gather(data.find_line_numbers(batch)))})
             raise UserError(
@@ -133,7 +133,7 @@ class StopIfNotFinite(Callback):
             )
 
 
-class StepMetricsLogger(Callback):
+class LossAndRateLogger(Callback):
     """Logs loss and learning rate every `every` steps (0: never); Lightning would do so only after the checkpoint.
 
     A checkpoint holds the rows of metrics.csv up to it, and a resumed run begins with them.

@@ -78,13 +78,13 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     )
 
 
-def newest_checkpoint(folder: Path) -> Path:
+def newest_intact_checkpoint(folder: Path) -> Path:
     """Find the newest checkpoint that is not damaged; the log names newer ones that are.
 
     Raises:
         UserError: There is none, or one holds something that might run code.
     """
-    for path in step_checkpoint_paths(folder):
+    for path in step_checkpoints_newest_first(folder):
         try:
             read_checkpoint(path)
             return path
@@ -93,7 +93,7 @@ def newest_checkpoint(folder: Path) -> Path:
     raise UserError(f"{folder} holds no checkpoint to resume from; train again with --overwrite")
 
 
-def step_checkpoint_paths(folder: Path) -> list[Path]:
+def step_checkpoints_newest_first(folder: Path) -> list[Path]:
     """The checkpoints to resume from, the newest first."""
     return sorted(
         (path for path in folder.glob("step-*.ckpt") if path.stem[5:].isdecimal()), key=ckpt_step, reverse=True
@@ -168,7 +168,7 @@ class CheckpointWriter(Checkpoint):
             trainer.save_checkpoint(self.folder / f"step-{self.step}.ckpt")
             self.saved_at = time.monotonic()
             if trainer.is_global_zero:
-                written = step_checkpoint_paths(self.folder)
+                written = step_checkpoints_newest_first(self.folder)
                 kept = [path for path in written if ckpt_step(path) <= self.step][: self.config.keep_checkpoints]
                 for path in {*written} - {*kept}:  # later ones must be damaged: this run did not start from them
                     path.unlink()

@@ -148,7 +148,7 @@ class RunConfig:
             raise UserError(str(error)) from error
 
 
-def check_memory(c: TransformerConfig) -> None:
+def check_model_memory(c: TransformerConfig) -> None:
     """Compare the memory that a model and its optimizer need with this machine's, before any is allocated.
 
     Raises:
@@ -240,12 +240,12 @@ def _check_settings(parser: ArgumentParser, file: str) -> None:
             raise _setting_type_error(f"{file}: {key}", key, value) from error
 
 
-def _flatten_settings(tree: Mapping[Any, Any], known: Container[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten_settings(tree: Mapping[Any, Any], leaves: Container[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The settings of a tree, by their dotted names."""
     for name, value in tree.items():
         key = f"{prefix}{name}"
-        if isinstance(value, dict) and value and key not in known:
-            yield from _flatten_settings(value, known, f"{key}.")
+        if isinstance(value, dict) and value and key not in leaves:
+            yield from _flatten_settings(value, leaves, f"{key}.")
         else:
             yield key, value
 

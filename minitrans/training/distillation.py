@@ -35,7 +35,7 @@ from minitrans.text.reading import clean
 from minitrans.training.config import RunConfig
 from minitrans.training.precision import precision_and_reason
 from minitrans.training.run import is_first_process, train
-from minitrans.training.run_folder import is_trained, lock_run, resumed_or_anew
+from minitrans.training.run_folder import claim_run, is_trained, resume_or_restart_config
 from minitrans.translate.scoring import Scores
 from minitrans.translate.translator import Translator
 
@@ -45,8 +45,8 @@ FINAL_RATE_FACTOR = 1 / 2  # of `training.learning_rate`: the model starts from 
 BEAM_SIZE = 5
 SAMPLING_TOP_K = 10  # likeliest tokens from which those of new sources are drawn
 # A model writes shorter texts than it is taught, so long targets are favoured; sources need no help.
-LENGTH_PENALTIES = {"forward": 3.0, "backward": 1.0}
-VOTE_WEIGHT, BACKWARD_WEIGHT, LENGTH_WEIGHT = 2.0, 0.3, 0.4  # see `rerank_candidates`
+PENALTY_BY_DIRECTION = {"forward": 3.0, "backward": 1.0}
+VOTE_WEIGHT, BACKWARD_WEIGHT, LENGTH_WEIGHT = 2.0, 0.3, 0.4  # see `agreed_translations`
 SCORING_TOKENS = 1024  # in a batch to score, all of whose logits are held
 
 
@@ -64,32 +64,32 @@ def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
     model = final_config(config, folder)
     if not is_trained(model) and is_first_process():
         with contextlib.ExitStack() as held:  # what is wrong with its folder is said before the teachers are trained
-            lock_run(resumed_or_anew(model), held)
+            claim_run(resume_or_restart_config(model), held)
     try:
-        yield from make_training_data(config, folder)
+        yield from train_teachers_and_write_data(config, folder)
         yield from train_unless_done(model)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("run the same `minitrans distill` command to resume") from error
 
 
-def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
+def train_teachers_and_write_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
     """Make everything that the model of `config` learns from, in a folder, except what is there already.
 
     It yields and raises as `distill` does.
     """
     corpus = folder / "corpus"
     source, target = config.data.source, config.data.target
-    write_original_pairs(config, corpus)
+    write_train_and_valid_pairs(config, corpus)
     for seed in SEEDS:
         for direction, (given, written) in {"forward": (source, target), "backward": (target, source)}.items():
             run = folder / f"{direction}{seed}"
             teacher = derive_run_config(config, run, corpus, ["train"], TEACHER_STEPS, seed=seed)
             yield from train_unless_done(replace(teacher, data=replace(teacher.data, source=given, target=written)))
             write_file(corpus / f"{run.name}.{given}", (corpus / f"train.{given}").read_bytes())
-            search = partial(Translator.translate, beam=BEAM_SIZE, length_penalty=LENGTH_PENALTIES[direction])
+            search = partial(Translator.translate, beam=BEAM_SIZE, length_penalty=PENALTY_BY_DIRECTION[direction])
             translate_unless_done(teacher, corpus / f"train.{given}", corpus / f"{run.name}.{written}", search)
 
-    texts = ["train", *(f"{direction}{seed}" for seed in SEEDS for direction in LENGTH_PENALTIES)]
+    texts = ["train", *(f"{direction}{seed}" for seed in SEEDS for direction in PENALTY_BY_DIRECTION)]
     for seed in SEEDS:
         yield from train_unless_done(
             derive_run_config(config, folder / f"student{seed}", corpus, texts, STUDENT_STEPS, seed=seed)
@@ -104,12 +104,12 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
     backward = Translator.load(folder / "backward1", compiled=config.compiled)
     for n in (0, *SEEDS):
         if not (output := corpus / f"agreed{n}.{target}").is_file():
-            agreed = rerank_candidates(students, backward, read_lines(corpus / f"agreed{n}.{source}"))
+            agreed = agreed_translations(students, backward, read_lines(corpus / f"agreed{n}.{source}"))
             write_file(output, "".join(f"{line}\n" for line in agreed))
 
 
 def final_config(config: RunConfig, folder: Path) -> RunConfig:
-    """The settings of the model that learns from what `make_training_data` makes in a folder."""
+    """The settings of the model that learns from what `train_teachers_and_write_data` makes in a folder."""
     texts = ["train", *(f"backward{seed}" for seed in SEEDS), *(f"agreed{n}" for n in (0, *SEEDS))]
     training = replace(
         config.training,
@@ -120,7 +120,9 @@ def final_config(config: RunConfig, folder: Path) -> RunConfig:
     return replace(model, training=training)
 
 
-def rerank_candidates(students: Sequence[Translator], teacher: Translator, sources: Sequence[str]) -> list[str]:
+def agreed_translations(
+    students: Sequence[Translator], backward_teacher: Translator, sources: Sequence[str]
+) -> list[str]:
     """For each source the translation that the students together and a teacher of the other direction like best.
 
     Candidates are the BEAM_SIZE best of each student. They are ranked by a sum: the mean log-probability from the
@@ -135,7 +137,7 @@ def rerank_candidates(students: Sequence[Translator], teacher: Translator, sourc
     given = [source for source, row in zip(sources, candidates, strict=True) for _ in row]
     targets = [target for row in candidates for target in row]
     likes = np.array([np.mean(log_ps) + VOTE_WEIGHT * len(log_ps) for row in candidates for log_ps in row.values()])
-    likes += BACKWARD_WEIGHT * pair_log_probs(teacher, targets, given)
+    likes += BACKWARD_WEIGHT * pair_log_probs(backward_teacher, targets, given)
     likes += LENGTH_WEIGHT * np.array([len(ids) for ids in students[0].bundle.tokenizer.encode_batch(targets)])
     ends = np.cumsum([len(row) for row in candidates])
     return [[*row][np.argmax(own)] for row, own in zip(candidates, np.split(likes, ends[:-1]), strict=True)]
@@ -151,7 +153,7 @@ def pair_log_probs(translator: Translator, sources: Sequence[str], targets: Sequ
     totals = np.zeros(len(sources))
     quick = precision_and_reason("auto", "cpu")[0] == "bf16"
     for rows in plan_batches(src.lengths + 1, tgt.lengths + 1, SCORING_TOKENS, None):
-        batch = collate_rows(src.take(rows), tgt.take(rows), *tokenizer.special_ids)
+        batch = collate_rows(src.take(rows), tgt.take(rows), *tokenizer.pad_bos_eos_ids)
         with torch.autocast("cpu", torch.bfloat16, enabled=quick):
             log_p = token_log_probs(model(batch.src_ids, batch.tgt_in), batch.tgt_out)
         totals[rows] = log_p.masked_fill(batch.tgt_out == tokenizer.pad_id, 0).sum(1).double()
@@ -159,19 +161,19 @@ def pair_log_probs(translator: Translator, sources: Sequence[str], targets: Sequ
 
 
 def derive_run_config(
-    config: RunConfig, run: Path, corpus: Path, texts: Sequence[str], fraction: float, seed: int
+    config: RunConfig, run: Path, corpus: Path, train_splits: Sequence[str], steps_fraction: float, seed: int
 ) -> RunConfig:
-    """The settings of a model that trains on the splits `texts` of `corpus`, for a fraction of `max_steps` if set."""
-    splits = {"train": "+".join(texts), "valid": "valid"}
+    """The settings of a model that trains on splits of `corpus`, for a fraction of `max_steps` if set."""
+    splits = {"train": "+".join(train_splits), "valid": "valid"}
     data = replace(config.data, path=str(corpus), splits=splits, name=None, source_column=None, target_column=None)
-    if texts != ["train"]:  # the teachers have shown both directions
+    if train_splits != ["train"]:  # the teachers have shown both directions
         data = replace(data, reversed_epochs=0)
     steps = config.trainer["max_steps"]
-    trainer = config.trainer | ({"max_steps": max(1, round(steps * fraction))} if steps > 0 else {})
+    trainer = config.trainer | ({"max_steps": max(1, round(steps * steps_fraction))} if steps > 0 else {})
     return replace(config, run_dir=run, data=data, trainer=trainer, seed=seed)
 
 
-def write_original_pairs(config: RunConfig, folder: Path) -> None:
+def write_train_and_valid_pairs(config: RunConfig, folder: Path) -> None:
     """Write the training and validation pairs as files of lines, unless they are there."""
     if (folder / f"valid.{config.data.target}").is_file():
         return
@@ -196,7 +198,7 @@ def train_unless_done(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, 
     if is_trained(config):
         return
     environment = dict(os.environ)
-    scores = train(resumed_or_anew(config))
+    scores = train(resume_or_restart_config(config))
     if distributed.is_initialized():
         distributed.destroy_process_group()
     if not scores:

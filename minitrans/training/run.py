@@ -31,7 +31,7 @@ from minitrans.pages.render import render_template, templates
 from minitrans.text.lines import escape_controls
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training.callbacks import (
-    StepMetricsLogger,
+    LossAndRateLogger,
     StopIfNotFinite,
     TrainingProgress,
     ValidationScorer,
@@ -41,14 +41,14 @@ from minitrans.training.checkpoints import (
     CheckpointWriter,
     SafeCheckpointIO,
     ckpt_step,
-    newest_checkpoint,
+    newest_intact_checkpoint,
     read_checkpoint,
 )
-from minitrans.training.config import SETTINGS_FROM_TOKENIZER, RunConfig, check_memory
+from minitrans.training.config import SETTINGS_FROM_TOKENIZER, RunConfig, check_model_memory
 from minitrans.training.curve import plot_training_curve
 from minitrans.training.module import TranslationModule
 from minitrans.training.precision import TRAINER_PRECISIONS, precision_and_reason
-from minitrans.training.run_folder import BEST, CARD, CHECKPOINTS, CURVE, METRICS, TENSORBOARD, begin_run, lock_run
+from minitrans.training.run_folder import BEST, CARD, CHECKPOINTS, CURVE, METRICS, TENSORBOARD, begin_run, claim_run
 from minitrans.translate.backend import make_batch_loss
 from minitrans.translate.bundle import (
     WORDS,
@@ -56,14 +56,14 @@ from minitrans.translate.bundle import (
     count_parameters,
     load_bundle,
     load_tokenizer,
-    load_words,
+    load_word_ranks,
     save_bundle,
 )
 from minitrans.translate.scoring import Scores, choose_threshold, references_by_line, score
 from minitrans.translate.translator import Translator
 
 templates.filters["escape_controls"] = escape_controls
-PEER_WAIT_S = 10.0  # seconds that the first process of a training has to report an error and end the others
+REPORT_WAIT_S = 10.0  # seconds that the first process of a training has to report an error and end the others
 
 
 def train(config: RunConfig) -> dict[str, Scores]:
@@ -80,10 +80,12 @@ def train(config: RunConfig) -> dict[str, Scores]:
     """
     _quieten_logs()
     with contextlib.ExitStack() as held:
-        is_there = is_first_process() and lock_run(config, held)
+        is_there = is_first_process() and claim_run(config, held)
         # A bad size fails here, not after the tokenizer has been trained; the ids are not known yet.
-        check_memory(config.transformer_config(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2))
-        checkpoint = newest_checkpoint(config.run_dir / CHECKPOINTS) if config.resume else None
+        check_model_memory(
+            config.transformer_config(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2)
+        )
+        checkpoint = newest_intact_checkpoint(config.run_dir / CHECKPOINTS) if config.resume else None
         trainer = _make_trainer(config, checkpoint)
         seed_everything(config.seed, verbose=False)
 
@@ -162,7 +164,7 @@ def _collect_training_words(config: RunConfig, data: TranslationDataModule) -> d
     if config.training.init_from is not None:
         if not (config.run_dir / WORDS).is_file():
             return None
-        words += load_words(config.run_dir)
+        words += load_word_ranks(config.run_dir)
     return {word: i for i, word in enumerate(dict.fromkeys(words))}
 
 
@@ -192,7 +194,7 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
         early,
         TrainingProgress(translations, f"precision: {precision} ({reason})"),
         StopIfNotFinite(run_dir / CHECKPOINTS),
-        StepMetricsLogger(run_dir / METRICS, every=50 if log_every is None else log_every),
+        LossAndRateLogger(run_dir / METRICS, every=50 if log_every is None else log_every),
         CheckpointWriter(run_dir / CHECKPOINTS, config.training, early),
     ]
     tensorboard = TensorBoardLogger(  # it shows no step twice
@@ -200,7 +202,7 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
     )
     try:
         trainer = Trainer(
-            **config.trainer | {"log_every_n_steps": 0},  # `StepMetricsLogger` does it
+            **config.trainer | {"log_every_n_steps": 0},  # `LossAndRateLogger` does it
             precision=TRAINER_PRECISIONS[precision],
             logger=[CSVLogger(run_dir, name="", version=""), tensorboard],
             callbacks=callbacks,
@@ -246,16 +248,16 @@ def _fit(
     try:
         trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as error:
-        _end_processes(trainer)
+        _end_child_processes(trainer)
         if trainer.is_global_zero:
             raise KeyboardInterrupt(
                 f"stopped at step {trainer.global_step}; the same command with --resume continues"
             ) from error
     except Exception as error:
         if trainer.local_rank > 0:
-            time.sleep(PEER_WAIT_S)  # the first reports the error and ends this process, unless only this one failed
+            time.sleep(REPORT_WAIT_S)  # the first reports the error and ends this process, unless only this one failed
         broken = isinstance(error, RuntimeError)  # perhaps a lost connection to a process that is about to end
-        if codes := _end_processes(trainer, PEER_WAIT_S / 2 if broken else 0):
+        if codes := _end_child_processes(trainer, REPORT_WAIT_S / 2 if broken else 0):
             raise UserError(f"a training process ended with code {codes[0]}; see its messages above") from error
         if isinstance(error, DistError) or "gloo" in str(error):
             raise UserError(
@@ -271,7 +273,7 @@ def _fit(
     torch.set_num_threads(threads)  # several processes have shared them
 
 
-def _end_processes(trainer: Trainer, patience: float = 0) -> list[int]:
+def _end_child_processes(trainer: Trainer, patience: float = 0) -> list[int]:
     """End the processes that this one has started, and return the exit codes of those that ended by themselves."""
     launcher = trainer.strategy.launcher
     if not isinstance(launcher, _SubprocessScriptLauncher):

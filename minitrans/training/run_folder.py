@@ -25,7 +25,7 @@ RUN_FILE_PATTERNS = [
 ]
 
 
-def lock_run(config: RunConfig, held: contextlib.ExitStack) -> bool:
+def claim_run(config: RunConfig, held: contextlib.ExitStack) -> bool:
     """Tell whether there is a run already; if so, lock it until `held` ends, and remove its unfinished files.
 
     Raises:
@@ -70,7 +70,7 @@ def is_trained(config: RunConfig) -> bool:
     return True
 
 
-def resumed_or_anew(config: RunConfig) -> RunConfig:
+def resume_or_restart_config(config: RunConfig) -> RunConfig:
     """The settings that resume the training that has begun in the run folder; without one, they begin it anew."""
     begun = any((config.run_dir / CHECKPOINTS).glob("*.ckpt"))
     return replace(config, resume=begun, overwrite=not begun)

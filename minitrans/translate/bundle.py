@@ -48,8 +48,8 @@ class Bundle:
         tokenizer: Agrees with the model on the vocabulary and the special ids.
         source: Language translated from, say "en".
         target: Language translated to, say "zh".
-        source_words: The different words that training showed, as `reading.split_words` splits sources, each with its
-            rank by frequency, from 0; None where they are not known.
+        source_words: The different words that training showed, as `reading.lowercase_words` splits sources, each with
+            its rank by frequency, from 0; None where they are not known.
         threshold: When a translation is probably wrong; None where that is not known.
     """
 
@@ -89,7 +89,7 @@ def save_words(folder: Path, words: Iterable[str]) -> None:
     write_file(folder / WORDS, "".join(f"{word}\n" for word in words))
 
 
-def save_source_reader(folder: Path, bundle: Bundle) -> None:
+def save_reader_code_and_settings(folder: Path, bundle: Bundle) -> None:
     """Write the reader of sources into an exported folder: its code, and the settings for `reading.load_reader`.
 
     Raises:
@@ -123,7 +123,7 @@ def load_bundle(folder: Path) -> Bundle:
         if of_model != of_tokenizer:
             differs = f"{name} is {of_model} in the model, {of_tokenizer} in the tokenizer"
             raise UserError(f"{folder}: {differs}; the files come from different runs")
-    words = None if n_words is None else load_words(folder)
+    words = None if n_words is None else load_word_ranks(folder)
     if words is not None and len(words) != n_words:
         raise UserError(f"{folder / WORDS} is damaged ({len(words)} words, not {n_words}); train the run again")
     model = _load_model(folder / WEIGHTS, config)
@@ -148,7 +148,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     return Tokenizer.load(folder / TOKENIZER)
 
 
-def load_words(folder: Path) -> dict[str, int]:
+def load_word_ranks(folder: Path) -> dict[str, int]:
     """Read the words that training showed.
 
     Raises:

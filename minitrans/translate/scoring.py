@@ -190,7 +190,7 @@ def choose_threshold(translations: Sequence[Translation], references: Sequence[S
     equal = [t.text in right for t, right in zip(translations, references, strict=True)]
     chrf = None if np.mean(equal) >= MIN_EXACT_MATCH_SHARE else MIN_CORRECT_CHRF
     wrong = _error_labels(translations, references, chrf)
-    scores = np.array([-np.inf if t.unknown else t.score for t in translations])
+    scores = np.array([-np.inf if t.unknown_words else t.score for t in translations])
     candidates = np.unique(scores[np.isfinite(scores)])
     if not candidates.size:
         return None

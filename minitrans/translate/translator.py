@@ -16,11 +16,11 @@ from torch.nn.utils.rnn import pad_sequence
 from minitrans.model.decoding import CachedStepper, Hypothesis, Stepper, UncachedStepper, beam_search, greedy_decode
 from minitrans.model.sampling import sample
 from minitrans.model.transformer import Transformer
-from minitrans.text.reading import KeptParts, split_words
+from minitrans.text.reading import KeptParts, lowercase_words
 from minitrans.translate.backend import CompiledMode, make_stepper
 from minitrans.translate.bundle import Bundle, load_bundle
 
-MIN_BATCH_ROWS = 8  # of a batch, about, when batches are made smaller so that there are more of them
+MIN_ROWS_PER_THREAD_BATCH = 8  # of a batch, about, when batches are made smaller so that there are more of them
 
 logger = logging.getLogger("minitrans")
 Output = TypeVar("Output")
@@ -61,8 +61,8 @@ class Translation(NamedTuple):
         text: The translation.
         score: What beam search ranks by, see `Hypothesis`; 0 for a blank line.
         attention: Where the model looked; None where it was not asked for, and for a line of no or several sentences.
-        unknown: The words of the line that training never showed and the translation does not copy, see
-            `Translator.unknown`.
+        unknown_words: The words of the line that training never showed and the translation does not copy, see
+            `Translator.unknown_words`.
         unsure: Whether it is probably wrong: there are such words; or it changes a number (`has_changed_numbers`); or
             the mean log-probability of its tokens, which is its score with length penalty 1, is below the run's
             threshold, if that has one.
@@ -71,7 +71,7 @@ class Translation(NamedTuple):
     text: str
     score: float
     attention: AttentionWeights | None = None
-    unknown: tuple[str, ...] = ()
+    unknown_words: tuple[str, ...] = ()
     unsure: bool = False
 
 
@@ -211,8 +211,8 @@ class Translator:
         sources, draw = self._encode_sources(lines, first_line), partial(sample, top=top, seed=seed)
         return self._decode_lines(sources, self._decode_batches(sources, batch_tokens, use_cache, draw, []))
 
-    def unknown(self, line: str, translation: str = "") -> tuple[str, ...]:
-        """The words of a line that training never showed, each once, in lower case: see `text.reading.split_words`.
+    def unknown_words(self, line: str, translation: str = "") -> tuple[str, ...]:
+        """The words of a line that training never showed, each once, in lower case: see `text.reading.lowercase_words`.
 
         Words that the translation has too are left out if they have a digit or are names, written with a capital: they
         are to be copied. Those that are read as known ones, such as `dont` and `u`, are left out, too. There are none
@@ -222,9 +222,9 @@ class Translator:
         if known is None:
             return ()
         names = [] if line.isupper() else [word for word in line.split() if re.search("[A-Z]", word)]
-        named = {word for name in names if self._reader.uses_placeholders for word in split_words(name)}
-        words = (word for word in split_words(line) if word not in known)
-        unknown = dict.fromkeys(word for word in words if not self._reader.full_forms(word))
+        named = {word for name in names if self._reader.uses_placeholders for word in lowercase_words(name)}
+        words = (word for word in lowercase_words(line) if word not in known)
+        unknown = dict.fromkeys(word for word in words if not self._reader.spelled_out(word))
         copied = translation.lower()
         return tuple(w for w in unknown if not (w in copied and (re.search(r"\d", w) or w in named)))
 
@@ -260,7 +260,7 @@ class Translator:
     ) -> Translation:
         """The hypotheses for the sentences of a line as one text, and whether it is probably wrong."""
         log_prob, n_tokens = (sum(getattr(each, name) for each in hypotheses) for name in ("log_prob", "n_tokens"))
-        threshold, unknown = self.bundle.threshold, self.unknown(line, text)
+        threshold, unknown = self.bundle.threshold, self.unknown_words(line, text)
         low = threshold is not None and any(each.log_prob / each.n_tokens < threshold.score for each in hypotheses)
         lost = any(value not in text for _, kept in sources for value in kept.placeholder_values.values())
         unsure = bool(unknown) or lost or has_changed_numbers(line, text) or low
@@ -296,7 +296,7 @@ class Translator:
         threads = stepper.max_concurrent_batches
         if threads > 1:  # a few batches for each, that all end at about the same time
             tokens = sum(map(len, sources))
-            least = MIN_BATCH_ROWS * tokens // max(1, len(sources))
+            least = MIN_ROWS_PER_THREAD_BATCH * tokens // max(1, len(sources))
             batch_tokens = min(batch_tokens, max(least, tokens // (4 * threads)))
         batches = [*self._batch_indices(sources, batch_tokens)][::-1]  # the longest first
         outputs = [of_blank] * len(sources)
@@ -313,7 +313,7 @@ class Translator:
         """The weights of one full pass over a source and its translation."""
         model, tokenizer = self.bundle.model, self.bundle.tokenizer
         target = [tokenizer.bos_id, *best.ids, tokenizer.eos_id][: 1 + best.n_tokens]
-        *_, kinds = run_with_weights(model, self._pad_rows([source]), self._pad_rows([target[:-1]]))
+        *_, kinds = traced_full_pass(model, self._pad_rows([source]), self._pad_rows([target[:-1]]))
         among, within, across = (stack_layers(kind)[:, 0] for kind in kinds)
         values = kept.placeholder_values
         pieces = ([tokenizer.piece(id_) for id_ in side] for side in (source, target))
@@ -361,7 +361,7 @@ def has_changed_numbers(line: str, translation: str) -> bool:
     return bool(re.search(r"\d", translation)) and any(n not in translation for n in re.findall(r"\d+", line))
 
 
-def run_with_weights(
+def traced_full_pass(
     model: Transformer, src_ids: Tensor, tgt_in: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, list[list[Tensor]]]:
     """A full pass: memory, the source's mask, hidden states, and each layer's attention weights, (B, H, Tq, Tk).

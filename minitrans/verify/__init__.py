@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from minitrans.cachecheck import CachedModel, Functions, NotOfferedError, check_cache
 
 if TYPE_CHECKING:
-    from minitrans.verify.proof import run, self_test
+    from minitrans.verify.run_checks import run, self_test
 
 __all__ = ["CachedModel", "Functions", "NotOfferedError", "check_cache", "run", "self_test"]
 
@@ -21,5 +21,5 @@ __all__ = ["CachedModel", "Functions", "NotOfferedError", "check_cache", "run", 
 def __getattr__(name: str) -> object:
     """`run` and `self_test`, imported when first used (PEP 562): to check another model, PyTorch is enough."""
     if name in ("run", "self_test"):
-        return getattr(import_module("minitrans.verify.proof"), name)
+        return getattr(import_module("minitrans.verify.run_checks"), name)
     raise AttributeError(f"module 'minitrans.verify' has no attribute {name!r}")

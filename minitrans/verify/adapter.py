@@ -32,7 +32,7 @@ class TransformerAdapter(CachedModel[DecoderCache]):
         """All numbers of the full masked pass."""
         return self._numbers(*self.model.run_decoder(tokens, *memory, need_weights=True))
 
-    def new_cache(self, memory: tuple[Tensor, Tensor], rows: int, capacity: int) -> DecoderCache:
+    def new_cache(self, memory: tuple[Tensor, Tensor], n_rows: int, capacity: int) -> DecoderCache:
         """An empty cache."""
         return self.model.init_cache(*memory, capacity)
 

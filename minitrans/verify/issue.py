@@ -11,9 +11,9 @@ import torch
 import transformers
 from torch import Tensor
 
-from minitrans.cachecheck.cache_checks import MAX_DRAFT, chunk_deviation, tokens_of_length
+from minitrans.cachecheck.cache_checks import MAX_DRAFT, chunk_deviation, extend_tokens
+from minitrans.cachecheck.check import MIN_FAULT, Report, dtype_tolerance, to_str
 from minitrans.cachecheck.hugging_face import HFModel, adapter_by_name
-from minitrans.cachecheck.measure import MIN_FAULT, Report, dtype_tolerance, to_str
 from minitrans.cachecheck.protocol import ModelAndTokens
 from minitrans.cachecheck.runner import cases_by_dtype
 
@@ -23,7 +23,7 @@ config = transformers.AutoConfig.for_model("{name}", **{settings})
 model = transformers.{auto}.from_config(config, dtype={dtype}).eval()
 for parameter in model.parameters():
     parameter.add_(0.1 * torch.randn_like(parameter))"""
-PREAMBLE_CODE = """\
+SETUP_AND_EXPECTED_CODE = """\
 import torch
 import transformers
 
@@ -106,25 +106,25 @@ def candidate_programs(
     source = f"torch.tensor({case.src_ids[:1].tolist()}), decoder_input_ids=" if model.has_source else ""
 
     def whole(tokens: Tensor, rest: str, **fields: object) -> str:
-        text = PREAMBLE_CODE + rest + PRINT_ERRORS_CODE
+        text = SETUP_AND_EXPECTED_CODE + rest + PRINT_ERRORS_CODE
         return text.format(model=made, tokens=tokens.tolist(), source=source, **fields)
 
     case = case.with_rows(slice(1))
-    if {"steps", "chunks", "lengths"} & set(failed) and (difference := shortest_failing_input(case, limit)):
+    if {"steps", "chunks", "lengths"} & set(failed) and (difference := shortest_failing_chunks(case, limit)):
         yield whole(difference[0], CHUNKED_PASS_CODE, chunks=difference[1], cache=model.cache_name)
     if "rollback" in failed and not source:
-        yield whole(tokens_of_length(case, 3 * MAX_DRAFT), ROLLBACK_CODE, before=MAX_DRAFT, draft=3)
+        yield whole(extend_tokens(case, 3 * MAX_DRAFT), ROLLBACK_CODE, before=MAX_DRAFT, draft=3)
     given = ", position_ids=(mask.cumsum(1) - 1).clamp(min=0)"
     for id_, positions in (("padding.left", given), ("padding.left-mask-alone", "")):
         if id_ in failed:
-            yield whole(tokens_of_length(case, 5), LEFT_PADDING_CODE, positions=positions)
+            yield whole(extend_tokens(case, 5), LEFT_PADDING_CODE, positions=positions)
 
 
-def shortest_failing_input(case: ModelAndTokens[Any], limit: float) -> tuple[Tensor, list[int]] | None:
+def shortest_failing_chunks(case: ModelAndTokens[Any], limit: float) -> tuple[Tensor, list[int]] | None:
     """The fewest tokens, in the fewest chunks, that deviate from the full pass by more than a limit, if any do."""
-    most = 3 * max(case.model.spans, default=MAX_DRAFT) + 2
+    most = 3 * max(case.model.window_sizes, default=MAX_DRAFT) + 2
     for length in range(1, min(most, case.model.max_len or most) + 1):
-        part = case.with_tokens(tokens_of_length(case, length))
+        part = case.with_tokens(extend_tokens(case, length))
         two = [[first, length - first] for first in range(1, length)]
         for chunks in [[length], *two, [*[1] * (length - 2), 2], [1] * length]:
             if sum(chunks) == length and not chunk_deviation(part, chunks) <= limit:

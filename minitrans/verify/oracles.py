@@ -41,7 +41,7 @@ def torch_layer(layer: EncoderLayer | DecoderLayer) -> nn.Module:
     return module
 
 
-def torch_transformer(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[Tensor, Tensor]:
+def torch_memory_and_logits(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[Tensor, Tensor]:
     """What `nn.Transformer` gives with the weights of ours, n_heads * d_head = d_model: memory and logits.
 
     It takes vectors, not ids, so embeddings, positions and the output projection are written out here. Sources are

@@ -28,7 +28,7 @@ class Sabotage:
         noticed_by: Ids of the checks that must notice it because of what they measure, where they are available.
         no_other: Whether no other check may notice it.
         large_in_lower_dtypes: Whether the deviation in each lower dtype is far above that dtype's rounding.
-        probe: Which parts of the probe of compiled code must refuse it, while any other part must not: training,
+        refused_by: Which parts of the probe of compiled code must refuse it, while any other part must not: training,
             decoding, or both. Empty for a fault that the probe is not tested on.
     """
 
@@ -38,7 +38,7 @@ class Sabotage:
     noticed_by: list[str]
     no_other: bool = False
     large_in_lower_dtypes: bool = False
-    probe: Sequence[str] = ()
+    refused_by: Sequence[str] = ()
 
     @contextmanager
     def apply_fault(self) -> Iterator[None]:

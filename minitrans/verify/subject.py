@@ -18,12 +18,12 @@ from minitrans.text.tokenizer import Tokenizer
 from minitrans.translate.bundle import Bundle, load_bundle
 from minitrans.verify.adapter import TransformerAdapter, model_and_tokens
 
-N_PAIRS = 12  # real sentence pairs for the full passes
+N_TEXT_PAIRS = 12  # real sentence pairs for the full passes
 MAX_DECODE_LINES = 600  # most sentences that are decoded, because they are decoded without a cache too
 DECODE_BATCH_SIZE = 100  # sentences decoded together
 
 # The running example of texts on attention; the corpus in this repository has these sentences too.
-RUNNING_EXAMPLE = {
+RUNNING_EXAMPLE_PAIRS = {
     "Machine learning is fun.": "机器学习真好玩。",
     "I love you.": "我爱你。",
     "deep learning": "深度学习",
@@ -65,7 +65,7 @@ class ModelAndPairs:
         """Model and sentence pairs, for what is measured on anyone's model."""
         return model_and_tokens(self.model, self.src_ids, self.tgt_in)
 
-    def noise(self, *shape: int, seed: int) -> Tensor:
+    def randn(self, *shape: int, seed: int) -> Tensor:
         """Numbers of unit variance in the model's dtype, the same in all dtypes but for rounding."""
         generator = torch.Generator().manual_seed(seed)
         return torch.randn(shape, dtype=torch.float64, generator=generator).to(self.dtype)
@@ -127,7 +127,7 @@ def load_run_and_pairs(run: Path, data: str | None = None) -> ModelAndPairs:
         bundle,
         list(zip(corpus["valid"]["source"], corpus["valid"]["target"], strict=True)),
         [line for name in tests for line in corpus[name]["source"]],
-        [pair for pair in RUNNING_EXAMPLE.items() if pair in known],
+        [pair for pair in RUNNING_EXAMPLE_PAIRS.items() if pair in known],
     )
 
 
@@ -141,7 +141,7 @@ def model_and_text_pairs(
     """
     tokenizer, longest = bundle.tokenizer, bundle.model.config.max_len - 1
     by_length = sorted(pairs, key=lambda pair: len(pair[0]))
-    chosen = by_length[:: max(1, len(by_length) // N_PAIRS)][:N_PAIRS]
+    chosen = by_length[:: max(1, len(by_length) // N_TEXT_PAIRS)][:N_TEXT_PAIRS]
     sources, targets = ([ids[:longest] for ids in side] for side in zip(*_encode_pairs(tokenizer, chosen), strict=True))
     reader = tokenizer.make_reader(bundle.source_words)
     read = [text for line in decode_lines for text, _ in reader.preprocess_line(line)]

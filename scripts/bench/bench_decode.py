@@ -61,7 +61,7 @@ from minitrans.translate.translator import Translator
 MIN_MAX_TRAINING_STEPS = 100, 300  # at least and at most
 TRAINING_BATCH_TOKENS = 1024  # in a batch
 MIN_MAX_TURNS = 4, 6  # at least and at most; the first warms up, the others are the rounds
-REPEAT_BELOW_SECONDS = 8.0  # seconds; where "no cache" takes longer, it is timed once
+RETIME_UNCACHED_BELOW = 8.0  # seconds; where "no cache" takes longer, it is timed once
 N_BEAMS = 5
 HF_BATCH_SIZE = 64  # sentences in a batch of Hugging Face
 BATCH_TOKENS = 4096  # of ours, as `translate` has them
@@ -169,11 +169,11 @@ def truncate_output(ids: list[int], src_len: int, config: TransformerConfig) -> 
 
 def convert_to_m2m100(model: Transformer) -> Any:
     """M2M100 that computes what our model does; its weights have the names that they have in Blenderbot."""
-    from minitrans.export.transformers import hf_state_dict
+    from minitrans.export.transformers import blenderbot_state_dict
 
     c = model.config
-    m2m100: Any = bench_train.m2m100_model(c, "sdpa")[0]
-    state = hf_state_dict(model)
+    m2m100: Any = bench_train.m2m100_model_and_loss(c, "sdpa")[0]
+    state = blenderbot_state_dict(model)
     del state["final_logits_bias"]  # M2M100 has none
     for side in ("encoder", "decoder"):
         positions = state.pop(f"model.{side}.embed_positions.weight")
@@ -187,7 +187,7 @@ def convert_to_m2m100(model: Transformer) -> Any:
 OURS, HF, CT2 = "minitrans, float32", "Hugging Face, float32", "CTranslate2, float32"
 OURS_BF16, OURS_NO_CACHE = "minitrans, bfloat16", "minitrans, no cache"
 # By their names, what makes each a decoder of a model, with files in a folder.
-CONTENDERS: dict[str, Callable[[Transformer, Path], Callable[..., IdLists]]] = {
+DECODER_BUILDERS: dict[str, Callable[[Transformer, Path], Callable[..., IdLists]]] = {
     OURS: lambda model, _: MinitransDecoder(model, "compiled"),
     OURS_BF16: lambda model, _: MinitransDecoder(deepcopy(model), "compiled", torch.bfloat16),
     "minitrans, plain": lambda model, _: MinitransDecoder(model, "plain"),
@@ -196,12 +196,12 @@ CONTENDERS: dict[str, Callable[[Transformer, Path], Callable[..., IdLists]]] = {
     CT2: lambda model, folder: CTranslate2Decoder(model, folder / "ctranslate2", "float32"),
     "CTranslate2, int8": lambda model, folder: CTranslate2Decoder(model, folder / "ctranslate2", "int8"),
 }
-PEERS = (("hf", HF), ("ct2", CT2))
+PEER_PAIRS = (("hf", HF), ("ct2", CT2))
 BEAM_CONTENDERS = (OURS, HF, CT2)
 LENGTH_CONTENDERS = (OURS, "minitrans, plain", OURS_NO_CACHE, HF, CT2)
 
 
-def train_model(folder: Path, budget: TimeBudget) -> tuple[Transformer, IdLists]:
+def make_model_and_sources(folder: Path, budget: TimeBudget) -> tuple[Transformer, IdLists]:
     """A model of a short training, and its training sources, with EOS."""
     workload = bench_train.make_workload(bench_train.Settings(batch_tokens=TRAINING_BATCH_TOKENS), folder)
     bench = BenchTrainer(bench_train.Contender(bench_train.OURS, bench_train.usable_precisions()[-1]), workload.config)
@@ -217,16 +217,16 @@ class Timing(NamedTuple):
     """How fast a contender is.
 
     Attributes:
-        seconds: Of each batch, the median over the rounds.
+        batch_seconds: Of each batch, the median over the rounds.
         outputs: Of all batches.
     """
 
-    seconds: list[float]
+    batch_seconds: list[float]
     outputs: IdLists
 
     def speedup_over(self, other: "Timing") -> float:
         """The ratio of the speeds."""
-        return sum(other.seconds) / sum(self.seconds)
+        return sum(other.batch_seconds) / sum(self.batch_seconds)
 
     def n_different_outputs(self, other: "Timing") -> int:
         """How many outputs are not the same."""
@@ -243,7 +243,7 @@ def time_decoders(
     first = {name: [time_batch(decode, batch, beam) for batch in batches] for name, decode in decoders.items()}
     outputs = {name: [ids for _, rows in passes for ids in rows] for name, passes in first.items()}
     seconds = {name: [[spent for spent, _ in passes]] for name, passes in first.items()}
-    quick = [name for name in decoders if name != OURS_NO_CACHE or sum(seconds[name][0]) < REPEAT_BELOW_SECONDS]
+    quick = [name for name in decoders if name != OURS_NO_CACHE or sum(seconds[name][0]) < RETIME_UNCACHED_BELOW]
     for name in quick:
         seconds[name].clear()
     for _ in rounds:
@@ -272,7 +272,7 @@ def _peak_memory(name: str, config: TransformerConfig, sources: IdLists, folder:
     torch.set_num_threads(threads)
     model = Transformer(config).eval()
     model.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
-    CONTENDERS[name](model, folder)(sources)
+    DECODER_BUILDERS[name](model, folder)(sources)
     return own_peak_memory()
 
 
@@ -280,7 +280,7 @@ def compare_contenders(settings: Settings, folder: Path, result: dict[str, Any],
     """Measure everything; `result` gets what `--json` prints, as soon as it is measured."""
     result["left_out"] = bench_train.left_out_contenders([OURS_BF16])
     if settings.run is None:
-        model, sources = train_model(folder, budget)
+        model, sources = make_model_and_sources(folder, budget)
     else:
         bundle = load_bundle(Path(settings.run))
         model = bundle.model
@@ -288,13 +288,13 @@ def compare_contenders(settings: Settings, folder: Path, result: dict[str, Any],
         sources = [[*ids[: model.config.max_len - 1], model.config.eos_id] for ids in encoded if ids]
     sources = sources[: settings.sentences]
     missing = {one["name"] for one in result["left_out"]}
-    decoders = {name: make(model, folder) for name, make in CONTENDERS.items() if name not in missing}
+    decoders = {name: make(model, folder) for name, make in DECODER_BUILDERS.items() if name not in missing}
     result["sentences"], result["parameters"] = len(sources), sum(p.numel() for p in model.parameters())
     result["rounds"], result["lengths"] = {}, []
 
     def add_ratios(kind: str, timings: TimingByName) -> None:
         result["rounds"][kind] = result["rounds"].get(kind, 0) + 1
-        result.update({f"ratio_to_{key}_{kind}": timings[OURS].speedup_over(timings[peer]) for key, peer in PEERS})
+        result.update({f"ratio_to_{key}_{kind}": timings[OURS].speedup_over(timings[peer]) for key, peer in PEER_PAIRS})
 
     for batched in time_decoders(decoders, [sources], budget.repeat("batched", 0.15, *MIN_MAX_TURNS)):
         add_ratios("batched", batched)
@@ -318,7 +318,7 @@ def compare_contenders(settings: Settings, folder: Path, result: dict[str, Any],
     for beams in time_decoders(by_beams, [sources], budget.repeat(f"{N_BEAMS} beams", 0.15, *MIN_MAX_TURNS), N_BEAMS):
         add_ratios("beams", beams)
         for name in BEAM_CONTENDERS:
-            rows[name]["beam_sentences_per_second"] = len(sources) / sum(beams[name].seconds)
+            rows[name]["beam_sentences_per_second"] = len(sources) / sum(beams[name].batch_seconds)
     one_by_one = [[source] for source in sources[: settings.single]]
     for single in time_decoders(decoders, one_by_one, budget.repeat("one at a time", 0.2, *MIN_MAX_TURNS)):
         add_ratios("single", single)
@@ -343,13 +343,15 @@ def compare_at_length(length: int, config: TransformerConfig, folder: Path, budg
     ids[:, -1] = config.eos_id
     here = folder / f"length-{length}"
     here.mkdir()
-    decoders = {name: CONTENDERS[name](model, here) for name in LENGTH_CONTENDERS}
+    decoders = {name: DECODER_BUILDERS[name](model, here) for name in LENGTH_CONTENDERS}
     turns = budget.repeat(f"length {length}", 0.1, *MIN_MAX_TURNS)
     rounds, timings = list(enumerate(time_decoders(decoders, [ids.tolist()], turns), 1))[-1]
     return {
         "length": length,
         "rounds": rounds,
-        "tokens_per_second": {name: ROWS_PER_LENGTH * length / timings[name].seconds[0] for name in LENGTH_CONTENDERS},
+        "tokens_per_second": {
+            name: ROWS_PER_LENGTH * length / timings[name].batch_seconds[0] for name in LENGTH_CONTENDERS
+        },
         "different": {name: timings[name].n_different_outputs(timings[OURS]) for name in LENGTH_CONTENDERS},
     }
 
@@ -402,7 +404,7 @@ def print_comparison(result: dict[str, Any]) -> None:
             for row in result["lengths"]
         ]
         print(make_table(["tokens/s at length", *LENGTH_CONTENDERS, "rounds"], rows), end="\n\n")
-    for key, peer in PEERS:
+    for key, peer in PEER_PAIRS:
         ratios = (f"{kind} {result[f'ratio_to_{key}_{kind}']:.2f}" for kind in result["rounds"])
         print(f"speed over {peer.split(',')[0]}'s in float32: {', '.join(ratios)}")
 
@@ -434,7 +436,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"bench_decode.py: error: {error}", file=sys.stderr)
         return 2
-    code = bench_train.print_result(result, as_json, print_comparison)
+    code = bench_train.print_and_get_exit_code(result, as_json, print_comparison)
     different = [] if result["interrupted"] else differing_contenders(result)
     for name in different:
         print(f"bench_decode: {name} decodes something else than {OURS}: the speeds do not compare", file=sys.stderr)

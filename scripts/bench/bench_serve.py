@@ -31,7 +31,7 @@ class ServerProcess(NamedTuple):
 
     process: subprocess.Popen[str]
     port: int
-    languages: dict[str, str]
+    request_languages: dict[str, str]
 
     def resident_mb(self) -> float:
         """Resident MB."""
@@ -83,7 +83,7 @@ def run_clients(server: ServerProcess, lines: Sequence[str], n_clients: int, sec
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
 
             def ask(line: str) -> Reply:
-                start, body = time.perf_counter(), json.dumps({"q": line, **server.languages})
+                start, body = time.perf_counter(), json.dumps({"q": line, **server.request_languages})
                 connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
                 answer = connection.getresponse()
                 text = json.loads(answer.read()).get("translatedText", "")
@@ -99,7 +99,7 @@ def run_clients(server: ServerProcess, lines: Sequence[str], n_clients: int, sec
     return replies
 
 
-def wrong_replies(replies: Sequence[Reply], right: dict[str, str]) -> list[Reply]:
+def filter_wrong_replies(replies: Sequence[Reply], right: dict[str, str]) -> list[Reply]:
     """Those that are neither 429 nor the right translation."""
     return [each for each in replies if each.status != 429 and (each.status, each.text) != (200, right[each.source])]
 
@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with running_server(args.run) as server:
         for n in args.clients:
             replies = run_clients(server, lines, n, args.seconds)
-            wrong += wrong_replies(replies, right)
+            wrong += filter_wrong_replies(replies, right)
             print(table_row(str(n), replies, args.seconds, f"{server.resident_mb():.0f}"), flush=True)
     print(f"{len(wrong)} wrong answers", *wrong[:1])
     return 1 if wrong else 0

@@ -84,7 +84,7 @@ MEMORY_STEPS = 3
 MIN_MAX_STEPS = 3, 10  # of each contender in a round, at least and at most
 MIN_MAX_ROUNDS = 3, 5  # whose median is taken
 MIN_MAX_LIGHTNING_STEPS = 5, 200
-LOSS_STEPS = (1, 10, 25, 50)  # optimizer steps whose losses are shown
+SHOWN_LOSS_STEPS = (1, 10, 25, 50)  # optimizer steps whose losses are shown
 
 OURS, NN_TRANSFORMER, PLAIN_FORMULAS = "minitrans", "nn.Transformer", "plain formulas"
 M2M100_NAMES = ("M2M100 sdpa", "M2M100 eager")
@@ -245,7 +245,7 @@ def endless_batches(data: TranslationDataModule) -> Iterable[Batch]:
 LossFunction = Callable[[Batch], Tensor]
 
 
-def our_model(config: TransformerConfig) -> tuple[nn.Module, LossFunction]:
+def our_model_and_loss(config: TransformerConfig) -> tuple[nn.Module, LossFunction]:
     """Our module, and its training step as far as the loss, in the arithmetic that is set around."""
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
     training, model = TrainingConfig(LEARNING_RATE, label_smoothing=LABEL_SMOOTHING), Transformer(config)
@@ -253,7 +253,7 @@ def our_model(config: TransformerConfig) -> tuple[nn.Module, LossFunction]:
     return module, lambda batch: module.training_step(batch, 0)
 
 
-def with_cross_entropy(model: nn.Module, config: TransformerConfig) -> tuple[nn.Module, LossFunction]:
+def pair_with_cross_entropy(model: nn.Module, config: TransformerConfig) -> tuple[nn.Module, LossFunction]:
     """A model that gives logits, with the loss as the books have it."""
     return model, lambda batch: cross_entropy(model(batch.src_ids, batch.tgt_in), batch, config.pad_id)
 
@@ -303,7 +303,7 @@ class TorchTransformer(nn.Module):
         return self.dropout(x + self.positions[: ids.size(1)])
 
 
-def m2m100_model(config: TransformerConfig, attention: str) -> tuple[nn.Module, LossFunction]:
+def m2m100_model_and_loss(config: TransformerConfig, attention: str) -> tuple[nn.Module, LossFunction]:
     """M2M100 at the same sizes, and its loss; `attention` is sdpa or eager."""
     from transformers import M2M100Config, M2M100ForConditionalGeneration
 
@@ -342,11 +342,11 @@ def m2m100_model(config: TransformerConfig, attention: str) -> tuple[nn.Module, 
 
 
 MODEL_BUILDERS: dict[str, Callable[[TransformerConfig], tuple[nn.Module, LossFunction]]] = {
-    OURS: our_model,
-    PLAIN_FORMULAS: lambda config: with_cross_entropy(Transformer(config), config),
-    NN_TRANSFORMER: lambda config: with_cross_entropy(TorchTransformer(config), config),
-    M2M100_NAMES[0]: lambda config: m2m100_model(config, "sdpa"),
-    M2M100_NAMES[1]: lambda config: m2m100_model(config, "eager"),
+    OURS: our_model_and_loss,
+    PLAIN_FORMULAS: lambda config: pair_with_cross_entropy(Transformer(config), config),
+    NN_TRANSFORMER: lambda config: pair_with_cross_entropy(TorchTransformer(config), config),
+    M2M100_NAMES[0]: lambda config: m2m100_model_and_loss(config, "sdpa"),
+    M2M100_NAMES[1]: lambda config: m2m100_model_and_loss(config, "eager"),
 }
 
 
@@ -373,7 +373,7 @@ class BenchTrainer:
         self.contender = contender
         torch.manual_seed(SEED)
         with self._autocast():
-            self._module, self._loss = MODEL_BUILDERS[contender.name](config)
+            self._module, self._losses_and_n_tokens = MODEL_BUILDERS[contender.name](config)
         self._module.train()
         kind = {"foreach": False, "fused": False} if contender.name == PLAIN_FORMULAS else {"fused": True}
         self._optimizer = torch.optim.AdamW(
@@ -385,7 +385,7 @@ class BenchTrainer:
         """Train on a batch, and return the loss before the step."""
         self._optimizer.zero_grad()
         with self._autocast():
-            loss = self._loss(batch)
+            loss = self._losses_and_n_tokens(batch)
         loss.backward()
         nn.utils.clip_grad_norm_(self._module.parameters(), CLIP_NORM)
         self._optimizer.step()
@@ -550,7 +550,7 @@ def lightning_efficiency(precision: str, workload: Workload, steps: int, folder:
     }
 
 
-def compare_losses(workload: Workload, steps: Iterable[int]) -> Iterator[dict[str, float]]:
+def compare_losses_with_plain(workload: Workload, steps: Iterable[int]) -> Iterator[dict[str, float]]:
     """Train the plain formulas and ours side by side.
 
     Yields:
@@ -565,7 +565,7 @@ def compare_losses(workload: Workload, steps: Iterable[int]) -> Iterator[dict[st
         for name, bench in benches.items():
             torch.manual_seed(SEED + step)  # the same dropout for all
             row[name] = bench.step(batch)
-        if step in LOSS_STEPS:
+        if step in SHOWN_LOSS_STEPS:
             yield row
 
 
@@ -653,8 +653,8 @@ def compare_contenders(settings: Settings, folder: Path, result: dict[str, Any],
     result["lightning"] = lightning_efficiency(best, workload, n_steps, folder)
     result["lightning_efficiency"] = result["lightning"]["efficiency"]
     result["losses"] = []
-    turns = budget.repeat("training by the plain formulas", 1.0, LOSS_STEPS[1], LOSS_STEPS[-1])
-    for losses in compare_losses(workload, turns):
+    turns = budget.repeat("training by the plain formulas", 1.0, SHOWN_LOSS_STEPS[1], SHOWN_LOSS_STEPS[-1])
+    for losses in compare_losses_with_plain(workload, turns):
         result["losses"].append(losses)
 
 
@@ -718,7 +718,7 @@ def make_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (padded[0], rule, *padded[1:]))
 
 
-def heading(result: dict[str, Any]) -> str:
+def machine_and_sizes_text(result: dict[str, Any]) -> str:
     """The machine and the sizes, in two lines."""
     m, s = result["machine"], result["settings"]
     return (
@@ -732,7 +732,7 @@ def heading(result: dict[str, Any]) -> str:
 
 def print_comparison(result: dict[str, Any]) -> None:
     """Print what `compare_contenders` measured, as far as it came."""
-    print(heading(result))
+    print(machine_and_sizes_text(result))
     print_left_out(result)
     rows = [
         [
@@ -769,7 +769,7 @@ def print_left_out(result: dict[str, Any]) -> None:
 
 def print_sweep(result: dict[str, Any]) -> None:
     """Print what `sweep_sizes` measured, as far as it came."""
-    print(heading(result))
+    print(machine_and_sizes_text(result))
     print_left_out(result)
     rows = []
     for row in result["sweep"]:
@@ -824,10 +824,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"bench_train: error: {error}", file=sys.stderr)
         return 2
-    return print_result(result, as_json, print_sweep if sweeping else print_comparison)
+    return print_and_get_exit_code(result, as_json, print_sweep if sweeping else print_comparison)
 
 
-def print_result(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], None]) -> int:
+def print_and_get_exit_code(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], None]) -> int:
     """Print what was measured, however little; return the exit code."""
     if as_json:
         print(json.dumps(result))

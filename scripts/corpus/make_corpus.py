@@ -23,11 +23,11 @@ CORPUS_DIR = Path(__file__).parents[2] / "data" / "en-zh"
 N_HELD_OUT = 500  # lines left out for `valid`, as many for `test`, and pairs of line and word for `test_compositional`
 SENTENCES_PER_LINE = 11  # sentences made of a line with slots
 SENTENCES_PER_DIGIT_LINE = 24  # of a line with numbers
-REPEATS_BY_KIND = {"formula": 15, "word": 8, "line": 3}  # of each line without slots in train: no other line teaches it
+COPIES_BY_LINE = {"formula": 15, "word": 8, "line": 3}  # of each line without slots in train: no other line teaches it
 EXPAND_CONTRACTION_ONE_IN = 3  # of so many contracted sentences one stands there written out too: do not
-FORMULAS_FILE = "greetings.tsv"  # what is said always in the same words: never left out, nor what formulas.en has
+SET_PHRASES_FILE = "greetings.tsv"  # what is said always in the same words: never left out, nor what formulas.en has
 HAND_WRITTEN_SETS = ("everyday", "everyday_dev", "values", "names", "phrasebook/formulas")  # the last alone is in train
-MIN_SLOT_WORDS = 8  # a word is left out of a line only if at least so many fill the slot
+MIN_WORDS_TO_HOLD_OUT = 8  # a word is left out of a line only if at least so many fill the slot
 MIN_USES_LEFT = 2  # lines that still have a word when a line with it is left out
 
 SLOT_PATTERN = re.compile(r"\{(\w+?)(\d?)(?:\.(\w+))?\}")
@@ -35,15 +35,15 @@ SENTENCE_END_MARKS = ".?!"
 SENTENCE_END_PATTERN = re.compile(r"[.?!]+(?:\s+|$)")  # where a sentence ends
 CHINESE_COLUMN_NAME_PATTERN = re.compile(r"zh|m$|ta$")  # how the names of the columns begin that belong in the Chinese
 NONUNIQUE_COLUMNS = frozenset({"m", "ta", "he", "him", "his"})  # columns in which different words may be the same
-WILDCARDS = "#&~"  # in a word: a digit, a capital letter, a name that nobody has, drawn anew in each sentence
-MADE_UP_ONE_IN = 15  # a row with a made-up name is drawn once in so many times
+WILDCARD_MARKS = "#&~"  # in a word: a digit, a capital letter, a name that nobody has, drawn anew in each sentence
+MADE_UP_NAME_ONE_IN = 15  # a row with a made-up name is drawn once in so many times
 
-CONTRACTED_VERBS = {"m": "am", "re": "are", "ll": "will", "ve": "have", "d better": "had better", "d": "would"}
+VERB_BY_CONTRACTION = {"m": "am", "re": "are", "ll": "will", "ve": "have", "d better": "had better", "d": "would"}
 EXPANSIONS = (
     (r"\b([Ll])et's\b", r"\1et us"),
     (r"\b([Ii]t|[Tt]here|[Hh]e|[Ss]he)'s (?=(?:been|got)\b)", r"\1 has "),
     (r"\b([Ii]t|[Hh]e|[Ss]he|[Tt]h(?:at|ere|is)|[Hh]ere|[Ww]h(?:at|ere|o|en|y)|[Hh]ow)'s\b", r"\1 is"),
-    *((rf"'{short}\b", f" {full}") for short, full in CONTRACTED_VERBS.items()),
+    *((rf"'{short}\b", f" {full}") for short, full in VERB_BY_CONTRACTION.items()),
 )
 NEGATION_EXPANSIONS = ((r"\b([Cc])an't\b", r"\1annot"), (r"\b([Ww])on't\b", r"\1ill not"), (r"n't\b", " not"))
 
@@ -58,11 +58,11 @@ class Line(NamedTuple):
     file: str
     number: int
     english: str
-    chinese: tuple[str, ...]
+    chinese_translations: tuple[str, ...]
 
     def sides(self) -> list[tuple[str, bool]]:
         """List the texts, each with whether it is Chinese."""
-        return [(self.english, False), *((text, True) for text in self.chinese)]
+        return [(self.english, False), *((text, True) for text in self.chinese_translations)]
 
 
 class Slot(NamedTuple):
@@ -123,7 +123,7 @@ def read_table(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield number, fields
 
 
-def check_chinese(where: str, zh: str, en: str) -> None:
+def check_ascii_in_chinese(where: str, zh: str, en: str) -> None:
     """Refuse what is ASCII in Chinese, unless it is a number or copied from the English and has no stop at its end."""
     copied = re.sub(r"[ ,]", "", en)
     for run in re.findall("[ -~]+", zh):
@@ -142,10 +142,10 @@ def read_words(folder: Path) -> WordsByKind:
             if len(fields) != len(header):
                 raise TableError(f"{path}:{number}: {len(fields)} fields, but the header has {len(header)}")
             row = dict(zip(header, fields, strict=True))
-            marks = {text: [sign for sign in text if sign in WILDCARDS] for text in row.values()}
+            marks = {text: [sign for sign in text if sign in WILDCARD_MARKS] for text in row.values()}
             english = [text for column, text in row.items() if not CHINESE_COLUMN_NAME_PATTERN.match(column)]
             for text in (text for column, text in row.items() if CHINESE_COLUMN_NAME_PATTERN.match(column)):
-                check_chinese(f"{path}:{number}", text, " ".join(english))
+                check_ascii_in_chinese(f"{path}:{number}", text, " ".join(english))
                 if marks[text] not in (marks[each] for each in english):
                     raise TableError(f"{path}:{number}: {text!r} has other marks, # or &, than the English")
             kinds[path.stem].append(row)
@@ -154,26 +154,26 @@ def read_words(folder: Path) -> WordsByKind:
     return kinds
 
 
-def slots(text: str, chinese: bool) -> list[Slot]:
+def slots(text: str, is_chinese: bool) -> list[Slot]:
     """List the slots of one side of a line."""
-    return [Slot(kind, n, column or ("zh" if chinese else "en")) for kind, n, column in SLOT_PATTERN.findall(text)]
+    return [Slot(kind, n, column or ("zh" if is_chinese else "en")) for kind, n, column in SLOT_PATTERN.findall(text)]
 
 
 def check_line(where: str, line: Line, kinds: WordsByKind) -> None:
     """Refuse a line with an unknown slot, with a slot on one side alone, or with wrong Chinese."""
     names = {slot[:2] for slot in slots(line.english, False)}
-    for text, chinese in line.sides():
-        for slot in slots(text, chinese):
+    for text, is_chinese in line.sides():
+        for slot in slots(text, is_chinese):
             columns = kinds.get(slot.kind, [{}])[0]
-            if slot.column not in columns or bool(CHINESE_COLUMN_NAME_PATTERN.match(slot.column)) != chinese:
-                side = "Chinese" if chinese else "English"
+            if slot.column not in columns or bool(CHINESE_COLUMN_NAME_PATTERN.match(slot.column)) != is_chinese:
+                side = "Chinese" if is_chinese else "English"
                 raise TableError(f"{where}: no {side} words for {{{slot.kind}{slot.number}.{slot.column}}}")
-        if alone := names ^ {slot[:2] for slot in slots(text, chinese)}:
+        if alone := names ^ {slot[:2] for slot in slots(text, is_chinese)}:
             raise TableError(f"{where}: the slot {{{''.join(min(alone))}}} is on one side alone")
         if re.search("[{}]", rest := SLOT_PATTERN.sub("\n", text)):
             raise TableError(f"{where}: a brace that belongs to no slot")
-        if chinese:
-            check_chinese(where, rest, line.english)
+        if is_chinese:
+            check_ascii_in_chinese(where, rest, line.english)
 
 
 def read_phrases(folder: Path, kinds: WordsByKind) -> list[Line]:
@@ -189,7 +189,7 @@ def read_phrases(folder: Path, kinds: WordsByKind) -> list[Line]:
             if first := known.get(line.english):
                 raise TableError(f"{where}: the same English is in {first.file}:{first.number}")
             known[line.english] = line
-    return sorted(known.values(), key=lambda line: line.file != FORMULAS_FILE)  # what these say is said so
+    return sorted(known.values(), key=lambda line: line.file != SET_PHRASES_FILE)  # what these say is said so
 
 
 def without_contractions(en: str) -> str:
@@ -232,7 +232,7 @@ class SlotFiller:
         self._bounds: dict[str, list[int]] = {}  # of the stretch that belongs to each row of a kind
         for kind, rows in kinds.items():
             weights = [1 + math.isqrt(said.count(f" {variant_key(row['en'])} ")) for row in rows]
-            made_up = [sum(weights) // MADE_UP_ONE_IN if "~" in row["en"] else 0 for row in rows]
+            made_up = [sum(weights) // MADE_UP_NAME_ONE_IN if "~" in row["en"] else 0 for row in rows]
             self._bounds[kind] = list(accumulate(map(max, weights, made_up)))
 
     def _draw_row(self, kind: str, others: list[dict[str, str]], columns: Set[str]) -> dict[str, str]:
@@ -246,7 +246,7 @@ class SlotFiller:
 
     def _fill_wildcards(self, row: dict[str, str]) -> dict[str, str]:
         """Put drawn signs for the marks of a row: for the first `#` of all columns the same digit, and so on."""
-        for mark in WILDCARDS:
+        for mark in WILDCARD_MARKS:
             while any(mark in text for text in row.values()):
                 sign = self._draw.pick_for_wildcard(mark)
                 row = {column: text.replace(mark, sign, 1) for column, text in row.items()}
@@ -254,17 +254,17 @@ class SlotFiller:
 
     def fill(self, line: Line) -> Pair:
         """Draw the words of a line, and put them into all its texts; two slots of a kind show different words."""
-        shown = [slot for text, chinese in line.sides() for slot in slots(text, chinese)]
+        shown = [slot for text, is_chinese in line.sides() for slot in slots(text, is_chinese)]
         rows: dict[tuple[str, str], dict[str, str]] = {}
         for kind, number in sorted({(slot.kind, slot.number) for slot in shown}):
             columns = {"en", "zh"} | {slot.column for slot in shown if slot.kind == kind} - NONUNIQUE_COLUMNS
             rows[kind, number] = self._draw_row(kind, [r for (other, _), r in rows.items() if other == kind], columns)
 
-        def put(text: str, chinese: bool) -> str:
-            words = (rows[slot.kind, slot.number][slot.column] for slot in slots(text, chinese))
+        def put(text: str, is_chinese: bool) -> str:
+            words = (rows[slot.kind, slot.number][slot.column] for slot in slots(text, is_chinese))
             return SLOT_PATTERN.sub(lambda _: next(words), text)
 
-        en, *zh = (put(text, chinese) for text, chinese in line.sides())
+        en, *zh = (put(text, is_chinese) for text, is_chinese in line.sides())
         if en[-1] in SENTENCE_END_MARKS:
             en = en[0].upper() + en[1:]
         return Pair(line, en, tuple(dict.fromkeys(zh)), frozenset((kind, row["en"]) for (kind, _), row in rows.items()))
@@ -287,13 +287,13 @@ def hold_out_lines(draw: StableRandom, lines: Sequence[Line], kinds: WordsByKind
         texts = (" ".join(row.values()) for row in rows)
         uses.update(word for text in texts if not re.search(r"[\d#]", text) for word in word_set(text))
     chosen: list[Pair] = []
-    for line in draw.shuffled(line for line in lines if line.file != FORMULAS_FILE and "{" not in line.english):
+    for line in draw.shuffled(line for line in lines if line.file != SET_PHRASES_FILE and "{" not in line.english):
         own = word_set(line.english)
         fits = line.english[-1] in SENTENCE_END_MARKS and all(uses[word] > MIN_USES_LEFT for word in own)
         if fits and left_out.isdisjoint(sentence_keys(line.english)) and len(chosen) < 2 * N_HELD_OUT:
             uses.subtract(own)
             left_out.add(variant_key(line.english))
-            chosen.append(Pair(line, line.english, line.chinese))
+            chosen.append(Pair(line, line.english, line.chinese_translations))
     return chosen
 
 
@@ -302,7 +302,7 @@ def hold_out_pairs(draw: StableRandom, lines: Sequence[Line], filler: SlotFiller
     chosen: list[Pair] = []
     for line in draw.shuffled(line for line in lines if "{" in line.english):
         pair = filler.fill(line)
-        many = sorted(word for word in pair.words if len(filler.kinds[word[0]]) >= MIN_SLOT_WORDS)
+        many = sorted(word for word in pair.words if len(filler.kinds[word[0]]) >= MIN_WORDS_TO_HOLD_OUT)
         fitting = [word for word in many if not re.search(r"\d", word[1])]
         if fitting and left_out.isdisjoint(sentence_keys(pair.en)) and len(chosen) < N_HELD_OUT * 1.3:
             left_out.add(variant_key(pair.en))
@@ -316,9 +316,9 @@ def make_train_split(draw: StableRandom, base: PairsByLine, formulas: Set[str]) 
     train = {pair.en: pair.zh[0] for pair in reversed(pairs)}  # of two that make one text the first counts
     again: list[tuple[str, str]] = []
     for pair in (pair for pair in pairs if not pair.words and train[pair.en] == pair.zh[0]):
-        formula = pair.line.file == FORMULAS_FILE or variant_key(pair.en) in formulas
+        formula = pair.line.file == SET_PHRASES_FILE or variant_key(pair.en) in formulas
         kind = "formula" if formula else "line" if " " in pair.en else "word"
-        again += [(pair.en, pair.zh[0])] * (REPEATS_BY_KIND[kind] - 1)
+        again += [(pair.en, pair.zh[0])] * (COPIES_BY_LINE[kind] - 1)
     return draw.shuffled([*train.items(), *again])
 
 
@@ -353,7 +353,7 @@ def write_corpus(folder: Path, splits: Splits) -> None:
             (folder / f"{split}.{ending}").write_text(lines, encoding="utf-8", newline="\n")
 
 
-def print_line_pairs(name: str, lines: Sequence[Line], kinds: WordsByKind, seed: int) -> None:
+def print_pairs_of_line(name: str, lines: Sequence[Line], kinds: WordsByKind, seed: int) -> None:
     """Print what a line, named as FILE:LINE, makes."""
     draw, chosen = StableRandom(seed), [line for line in lines if f"{line.file}:{line.number}" == Path(name).name]
     if not chosen:
@@ -374,7 +374,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         kinds = read_words(CORPUS_DIR / "words")
         lines = read_phrases(CORPUS_DIR / "phrasebook", kinds)
         if arguments.show:
-            print_line_pairs(arguments.show, lines, kinds, arguments.seed)
+            print_pairs_of_line(arguments.show, lines, kinds, arguments.seed)
         else:
             texts = {
                 name: (CORPUS_DIR / f"{name}.en").read_text(encoding="utf-8").splitlines() for name in HAND_WRITTEN_SETS

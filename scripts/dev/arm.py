@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ARM_DIR = ROOT / "build" / "arm"
-TOOLS = {  # and the packages of Debian that have them
+PACKAGE_BY_TOOL = {  # and the packages of Debian that have them
     "qemu-aarch64-static": "qemu-user-static",
     "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
     "debootstrap": "debootstrap",
@@ -62,7 +62,7 @@ CHECKS = {
 
 def missing_tools_message() -> str:
     """What has to be installed first, if anything, and how."""
-    lacking = {tool: package for tool, package in TOOLS.items() if not shutil.which(tool)}
+    lacking = {tool: package for tool, package in PACKAGE_BY_TOOL.items() if not shutil.which(tool)}
     return f"no {', '.join(lacking)} here; apt-get install {' '.join(lacking.values())}" if lacking else ""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from minitrans.cachecheck.measure import TOLERANCE, dtype_name, to_str
+from minitrans.cachecheck.check import FLOAT64_TOLERANCE, dtype_name, to_str
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
 
@@ -22,15 +22,15 @@ most the number in brackets. Most are measured in float32 and bfloat16 too. Writ
 
 def render_page() -> str:
     """The page."""
-    return "\n".join([INTRODUCTION.strip(), "", *claim_tables(), *sabotage_table()])
+    return "\n".join([INTRODUCTION.strip(), "", *verify_check_tables(), *sabotage_table()])
 
 
-def claim_tables() -> Iterator[str]:
+def verify_check_tables() -> Iterator[str]:
     """A table for each chapter."""
     for title, checks in groupby(CHECKS, lambda check: check.group):
         yield from (f"## {title}", "", "| id | claim | what is measured | also in |", "|---|---|---|---|")
         for check in checks:
-            at_most = "" if check.tolerance == TOLERANCE else f" [{to_str(check.tolerance)}]"
+            at_most = "" if check.tolerance == FLOAT64_TOLERANCE else f" [{to_str(check.tolerance)}]"
             also = ", ".join(map(dtype_name, check.lower_dtypes))
             yield f"| `{check.id}` | {check.claim} | {check.what}{at_most} | {also} |"
         yield ""

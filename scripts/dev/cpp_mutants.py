@@ -112,7 +112,7 @@ def copy_package(folder: Path, mutant: Mutant | None = None) -> Path:
     return folder / COMPILED_DIR
 
 
-def compile_objects(folder: Path, changed: str = "") -> dict[str, bytes] | None:
+def compile_to_object_bytes(folder: Path, changed: str = "") -> dict[str, bytes] | None:
     """What the compiler makes of those files in a folder that a change of one concerns; None where it refuses one."""
     compiled = {}
     for path in sorted(folder.glob(changed if changed.endswith(".cpp") else "*.cpp")):
@@ -152,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(*made[: arguments.sample], sep="\n")
         return 0
     with tempfile.TemporaryDirectory() as name:
-        originals = compile_objects(copy_package(Path(name)))
+        originals = compile_to_object_bytes(copy_package(Path(name)))
         if not originals or not survives(Path(name), ""):
             print("the tests fail on the unmutated code", file=sys.stderr)
             return 2
@@ -161,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if killed + missed == arguments.sample:
             break
         with tempfile.TemporaryDirectory() as name:
-            compiled = compile_objects(copy_package(Path(name), mutant), mutant.file)
+            compiled = compile_to_object_bytes(copy_package(Path(name), mutant), mutant.file)
             if compiled is None or compiled.items() <= originals.items():
                 continue
             if not survives(Path(name), mutant.file):

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from minitrans.cachecheck.measure import to_str
+from minitrans.cachecheck.check import to_str
 from minitrans.data.batching import collate
 from minitrans.explain.tracing import TracedTranslation, trace_translations
 from minitrans.model.masks import causal_mask, padding_mask
@@ -77,20 +77,20 @@ def draw_cross_attention(traced: TracedTranslation) -> str:
 def draw_cached_step(traced: TracedTranslation) -> str:
     """One step from the cache, and the same row of the full masked pass."""
     step, length = traced.steps[SHOWN_STEP], len(traced.steps)
-    assert step.held == SHOWN_STEP
+    assert step.n_keys_held_before == SHOWN_STEP
     assert step.source_kept
     return TEMPLATES.get_template("cached-step.svg").render(
         pieces=labels(traced.attention.target[:-1]),
         source=labels(traced.attention.source),
         causal=causal_mask(length, length, 0)[0, 0].tolist(),
         full=traced.attention.decoder[-1].mean(0).tolist(),
-        cached=traced.cached_decoder[-1].mean(0).tolist(),
+        cached=traced.stepwise_decoder[-1].mean(0).tolist(),
         t=SHOWN_STEP,
         difference=step.weight_difference,
     )
 
 
-def draw_who_computes() -> str:
+def draw_backends() -> str:
     """Which code runs when."""
     return TEMPLATES.get_template("who-computes.svg").render()
 
@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "masks": draw_masks(),
         "cross-attention": draw_cross_attention(traced),
         "cached-step": draw_cached_step(traced),
-        "who-computes": draw_who_computes(),
+        "who-computes": draw_backends(),
     }
     PICTURE_DIR.mkdir(exist_ok=True)
     for name, picture in pictures.items():

@@ -29,15 +29,15 @@ import yaml
 from torch import Tensor, nn
 
 from minitrans.cachecheck import CachedModel, NotOfferedError, run
-from minitrans.cachecheck.measure import dtype_tolerance, to_str
+from minitrans.cachecheck.check import dtype_tolerance, to_str
 
 BUGS_FILE = Path(__file__).with_name("hf_bugs.yaml")
 ROOT = Path(__file__).resolve().parents[2]
 PAGE_FILE = ROOT / "docs" / "history.md"
 ISSUES_URL = "https://github.com/huggingface/transformers/issues/"
 VOCAB_SIZE = 53
-SPAN_SETTINGS = "sliding_window", "attention_window_size", "attention_chunk_size", "chunk_size", "mamba_chunk_size"
-LOOKS_LIKE = "this looks like: "
+SPAN_ATTRIBUTES = "sliding_window", "attention_window_size", "attention_chunk_size", "chunk_size", "mamba_chunk_size"
+PATTERN_PREFIX = "this looks like: "
 
 
 class Bug(NamedTuple):
@@ -94,8 +94,8 @@ class AnyReleaseModel(CachedModel[list[Any]]):
         self.ordinary, self.first = range(3, VOCAB_SIZE), 2 if self.has_source else None
         self.max_len = getattr(config, "max_position_embeddings", None)
         config = getattr(config, "decoder", config)
-        self.spans = sorted(
-            {span for name in SPAN_SETTINGS if isinstance(span := getattr(config, name, None), int) and span}
+        self.window_sizes = sorted(
+            {span for name in SPAN_ATTRIBUTES if isinstance(span := getattr(config, name, None), int) and span}
         )
         self.variants = {
             "static": lambda: AnyReleaseModel(model, "StaticCache"),
@@ -110,15 +110,15 @@ class AnyReleaseModel(CachedModel[list[Any]]):
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
         """Without a cache."""
-        return [self._run(memory, tokens, mask, use_cache=False).logits]
+        return [self._call_model(memory, tokens, mask, use_cache=False).logits]
 
-    def new_cache(self, memory: Any, rows: int, capacity: int) -> list[Any]:
+    def new_cache(self, memory: Any, n_rows: int, capacity: int) -> list[Any]:
         """Their cache, None for the model to make one; the memory; the mask; the number of tokens so far."""
         import transformers
 
         cache, homes = None, (sys.modules[type(self.model).__module__], transformers)
         if made := next((getattr(home, self._cache) for home in homes if hasattr(home, self._cache)), None):
-            sizes = {"max_batch_size": rows, "batch_size": rows, "max_cache_len": capacity}
+            sizes = {"max_batch_size": n_rows, "batch_size": n_rows, "max_cache_len": capacity}
             given = {"config": self.model.config, "dtype": self.dtype, "device": "cpu", **sizes}
             takes = inspect.signature(made.__init__).parameters
             cache = made(**{key: value for key, value in given.items() if key in takes})
@@ -138,11 +138,11 @@ class AnyReleaseModel(CachedModel[list[Any]]):
             seen = mask if seen is None else torch.cat([seen, mask], 1)
         if fed and "cache_position" in self._takes:
             options["cache_position"] = torch.arange(fed, fed + tokens.size(1))
-        output = self._run(memory, tokens, seen if self._name == "past_key_values" else now, **options)
+        output = self._call_model(memory, tokens, seen if self._name == "past_key_values" else now, **options)
         cache[:] = output[self._name], memory, seen, fed + tokens.size(1)
         return [output.logits]
 
-    def _run(self, memory: Any, tokens: Tensor, mask: Tensor | None, **options: Any) -> Any:
+    def _call_model(self, memory: Any, tokens: Tensor, mask: Tensor | None, **options: Any) -> Any:
         from transformers.modeling_outputs import BaseModelOutput
 
         if memory is not None:
@@ -236,7 +236,7 @@ def table_row(bug: Bug, bad: Mapping[str, Outcome], fixed: Mapping[str, Outcome]
     by = catching_checks(bad, fixed)
     if not by:
         return f"{start} no | {bug.missed} | – | – | {remaining_failures(fixed)} |"
-    named = dict.fromkeys(bad[id_].detail.split(LOOKS_LIKE)[1] for id_ in by if LOOKS_LIKE in bad[id_].detail)
+    named = dict.fromkeys(bad[id_].detail.split(PATTERN_PREFIX)[1] for id_ in by if PATTERN_PREFIX in bad[id_].detail)
     listed = ", ".join(f"`{id_}`" for id_ in by[:3]) + (f" and {len(by) - 3} more" if len(by) > 3 else "")
     deviations = " | ".join(to_str(results[by[0]].measured) for results in (bad, fixed))
     return f"{start} {listed} | {'; '.join(named) or '–'} | {deviations} | {remaining_failures(fixed)} |"

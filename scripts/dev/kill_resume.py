@@ -38,14 +38,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     different = kills = 0
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        wait_for_success(start_run(folder / "unbroken", args.steps, args.flags))
+        wait_for_success(start_or_resume_run(folder / "unbroken", args.steps, args.flags))
         unbroken = file_digests(folder / "unbroken")
         for number in range(1, args.runs + 1):
             run_dir = folder / str(number)
             steps = sorted(rng.randint(0, args.steps) for _ in range(rng.randint(1, args.kills)))
             killed = []
             for step in steps:
-                process = start_run(run_dir, args.steps, args.flags)
+                process = start_or_resume_run(run_dir, args.steps, args.flags)
                 while newest_step(run_dir) < step and process.poll() is None:
                     time.sleep(0.005)
                 time.sleep(rng.uniform(0, 0.5))
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 process.communicate()
                 if process.returncode:
                     killed.append(str(newest_step(run_dir)))
-            wait_for_success(start_run(run_dir, args.steps, args.flags))
+            wait_for_success(start_or_resume_run(run_dir, args.steps, args.flags))
             same = file_digests(run_dir) == unbroken
             print(f"run {number}: killed after step {', '.join(killed)}: {'same' if same else 'DIFFERENT'}", flush=True)
             different += not same
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return min(1, different)
 
 
-def start_run(run_dir: Path, steps: int, flags: Sequence[str]) -> "subprocess.Popen[str]":
+def start_or_resume_run(run_dir: Path, steps: int, flags: Sequence[str]) -> "subprocess.Popen[str]":
     """Begin a run, or go on with it if it has come to a checkpoint."""
     settings = {
         "run-dir": run_dir,

@@ -22,7 +22,7 @@ sys.path.append(str(ROOT / "scripts" / "bench"))
 
 from instruction_sets import INSTRUCTION_SETS  # noqa: E402
 
-TEST_PATHS = ["tests/model", "tests/compiled", "tests/verify", "tests/test_edits.py"]
+TEST_PATHS = ["tests/model", "tests/compiled", "tests/verify", "tests/test_model_edits.py"]
 BRIEF_TESTS = ["tests/compiled/test_probe.py", "tests/compiled/test_stepper.py"]
 PYTEST_ARGUMENTS = ["-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
 PYTEST_ARGUMENTS += ["-m", "not slow"]
@@ -93,7 +93,7 @@ def commands(setting: str, brief: bool, folder: Path) -> dict[str, list[str]]:
     return by_name
 
 
-def run_setting(setting: str, brief: bool) -> list[str]:
+def list_setting_failures(setting: str, brief: bool) -> list[str]:
     """Run all of a setting; the names of what failed, of which the output is shown."""
     failed = []
     with tempfile.TemporaryDirectory() as temporary:
@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if reason := missing_requirement(setting):
             outcome = f"left out: {reason}"
         else:
-            failed = run_setting(setting, args.brief)
+            failed = list_setting_failures(setting, args.brief)
             outcome = f"{'failed: ' + ', '.join(failed) if failed else 'passed'} in {time.monotonic() - began:.0f} s"
             all_failed |= bool(failed)
         rows.append(f"{setting:16} {outcome}")

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIG_FILE = "configs/en-zh.yaml"
 PAGE_FILE = ROOT / "docs" / "architecture.md"
 BATCH_DIM_LETTERS = {2: "B", 7: "S", 5: "T"}  # of the batch; the model has none of them
-PART_CLASSES = nn.Embedding, nn.LayerNorm, MultiHeadAttention, FeedForward, nn.Linear
+SHOWN_MODULE_CLASSES = nn.Embedding, nn.LayerNorm, MultiHeadAttention, FeedForward, nn.Linear
 INTRODUCTION = f"""
 # The architecture
 
@@ -58,7 +58,7 @@ def part_rows(model: Transformer) -> list[str]:
 
     for name, module in model.named_modules():
         first = "layers" not in name or name.split(".")[2:3] == ["0"]
-        if first and name.count(".") < 4 and isinstance(module, PART_CLASSES):
+        if first and name.count(".") < 4 and isinstance(module, SHOWN_MODULE_CLASSES):
             module.register_forward_hook(lambda module, _, output, name=name: note(name, module, output))
     batch, source, target = BATCH_DIM_LETTERS
     model(torch.full((batch, source), 3), torch.full((batch, target), 3))

@@ -53,7 +53,7 @@ OTHER_MODULES = [
     *modules_of("compiled", "plan probe training stepper library"),
     *modules_of("training", "module checkpoints callbacks"),
     *modules_of("data", "batching filters loader distributed"),
-    *modules_of("cachecheck", "measure protocol cache_checks failure_patterns faults runner"),
+    *modules_of("cachecheck", "check protocol cache_checks failure_patterns faults runner"),
     *modules_of("server", "queue app"),
 ]
 SAMPLE_SIZE = 40  # mutants of each module around the model
@@ -197,8 +197,8 @@ EQUIVALENT_MUTANTS = {
     "compiled.library._compile_and_load": {
         "compiler = shlex.split(command) or list(filter(shutil.which, ('c++', 'clang++', 'g++')))[:1]":
             "c++ is one of them",
-        "key = hashlib.sha256(repr([source.read_bytes(), HEADER.read_bytes(), CXX_FLAGS, _cpu_flags(), compiler])"
-        ".encode())": "any key of the same things serves",
+        "key = hashlib.sha256(repr([source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, _cpu_features(), "
+        "compiler]).encode())": "any key of the same things serves",
         "library = ctypes.CDLL(path)": "CDLL takes paths too",
     },
     "compiled.library._build_cached": {
@@ -206,7 +206,7 @@ EQUIVALENT_MUTANTS = {
         "subprocess.run([*command, '-o', made], check=True, capture_output=True, encoding='utf-8', errors='replace', "
         "env=os.environ | {'LC_ALL': 'C'})": "subprocess takes paths too",
     },
-    "compiled.library._cpu_flags": {
+    "compiled.library._cpu_features": {
         "lines = info.read_text().splitlines() if info else [platform.machine()]": "the file is there on Linux",
         "return next((line for line in lines if line.startswith(('Features', 'flags'))), lines[0])":
             "no file has both",
@@ -244,7 +244,7 @@ EQUIVALENT_MUTANTS = {
         }
         for structure, kind, in_order in (("_Sizes", "c_int64", "D H Dh F L V pad bos"),)
     },
-    "compiled.stepper._KVBlock": {
+    "compiled.stepper._KVBlockPointer": {
         "_fields_ = [('rows', c_int64), ('data', c_void_p)]": "integers and pointers are as long as each other",
     },
     "compiled.stepper": {
@@ -253,15 +253,15 @@ EQUIVALENT_MUTANTS = {
             "integers and pointers are passed alike"
         for encode, step in (
             ("c_void_p, c_void_p, c_void_p, c_int64",
-             "c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _KVBlock, c_int64, c_void_p, c_void_p"),
+             "c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _KVBlockPointer, c_int64, c_void_p, c_void_p"),
             ("c_void_p, c_int64, c_void_p, c_void_p",
-             "c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _KVBlock, c_int64, c_void_p, c_void_p"),
+             "c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _KVBlockPointer, c_int64, c_void_p, c_void_p"),
             ("c_void_p, c_void_p, c_int64, c_void_p",
-             "*[c_int64] * 3, c_void_p, *[c_void_p] * 4, _KVBlock, c_int64, c_void_p, c_void_p"),
+             "*[c_int64] * 3, c_void_p, *[c_void_p] * 4, _KVBlockPointer, c_int64, c_void_p, c_void_p"),
             ("c_void_p, c_void_p, c_int64, c_void_p",
-             "c_void_p, *[c_void_p] * 4, *[c_int64] * 3, _KVBlock, c_int64, c_void_p, c_void_p"),
+             "c_void_p, *[c_void_p] * 4, *[c_int64] * 3, _KVBlockPointer, c_int64, c_void_p, c_void_p"),
             ("c_void_p, c_void_p, c_int64, c_void_p",
-             "c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _KVBlock, c_void_p, c_int64, c_void_p"),
+             "c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _KVBlockPointer, c_void_p, c_int64, c_void_p"),
         )
     },
     "compiled.stepper.CompiledStepper.__init__.pointer": {
@@ -288,7 +288,7 @@ EQUIVALENT_MUTANTS = {
     "model.decoding.suppress_pad_bos": {
         "logits[..., [config.bos_id, config.pad_id]] = -torch.inf": "both columns get the same value",
     },
-    "model.decoding.likeliest_token": {
+    "model.decoding.greedy_token_ids": {
         "return suppress_pad_bos(logits, config).argmax(1)": "dimension 1 of two is the last",
     },
     "model.decoding.token_log_probs": {
@@ -418,14 +418,14 @@ class Site(NamedTuple):
 
     Attributes:
         node: The node.
-        replace_with: Puts another node in its place.
+        replace_in_tree: Puts another node in its place.
         statement: The statement that the node is, or is a part of.
         scope: Qualified name of the function or class that it is in.
         bound_names: How often each name is bound there.
     """
 
     node: ast.AST
-    replace_with: Callable[[ast.AST], None]
+    replace_in_tree: Callable[[ast.AST], None]
     statement: ast.stmt
     scope: str
     bound_names: Counter[str]
@@ -609,9 +609,9 @@ def make_mutants(module: str, source: str) -> Iterator[Mutant]:
         before = headline(site.statement)
         for make in (mutate_expression, mutate_statement):
             for other in make(site.node, site.bound_names):
-                site.replace_with(other)
+                site.replace_in_tree(other)
                 mutated, after = ast.unparse(tree), headline(other if site.node is site.statement else site.statement)
-                site.replace_with(site.node)
+                site.replace_in_tree(site.node)
                 if mutated not in seen:
                     seen.add(mutated)
                     yield Mutant(module, lines_of_statement(site.statement), site.scope, before, after, mutated)
@@ -635,7 +635,7 @@ def module_path(module: str) -> str:
     return f"minitrans/{module.replace('.', '/')}.py"
 
 
-def install_mutant(mutant: Mutant) -> None:
+def patch_loader_with_mutant(mutant: Mutant) -> None:
     """Have the mutated module imported in place of the one in the package."""
     name, get_code = f"minitrans.{mutant.module}", SourceFileLoader.get_code
 
@@ -743,7 +743,7 @@ def start_tests(mutant: Mutant, tests: Mapping[str, float]) -> int:
     try:
         signal.alarm(60 + 10 * int(sum(tests.values())))  # ends the process
         silence_output()
-        install_mutant(mutant)
+        patch_loader_with_mutant(mutant)
         os._exit(bool(tests) and pytest.main([*PYTEST_OPTIONS, *(f"{ROOT}/{test}" for test in tests)]))
     finally:
         os._exit(1)
@@ -759,10 +759,10 @@ def import_test_libraries(folders: Iterable[str]) -> None:
             del sys.modules[name]
 
 
-Job = tuple[Item, Callable[[], int]]  # and what forks a child for it
+ItemAndStarter = tuple[Item, Callable[[], int]]  # and what forks a child for it
 
 
-def run_jobs(waiting: Iterable[Job[Item]], jobs: int) -> Iterator[tuple[Item, bool]]:
+def run_jobs(waiting: Iterable[ItemAndStarter[Item]], jobs: int) -> Iterator[tuple[Item, bool]]:
     """Start a child for each item, some at a time; yield it and whether the child exited with 0, as they end."""
     running: dict[int, Item] = {}
     for item, start_child in waiting:
@@ -841,7 +841,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             tests |= executing
             seconds |= taken
 
-        def starts(of: Iterable[Mutant]) -> Iterator[Job[Mutant]]:
+        def starts(of: Iterable[Mutant]) -> Iterator[ItemAndStarter[Mutant]]:
             return ((mutant, partial(start_tests, mutant, choose_tests(mutant, tests, seconds))) for mutant in of)
 
         for original, survived in run_jobs(starts(originals), arguments.jobs):

@@ -11,28 +11,28 @@ from unittest.mock import Mock
 import pytest
 import torch
 from torch import Tensor, nn
-from toy import MAX_LEN, Offset, Toy, V, last_row_mask
+from toy import MAX_LEN, LogitsOff, Toy, V, is_last_row
 
 from minitrans.cachecheck import cache_checks, run, self_test
-from minitrans.cachecheck.cache_checks import CHECKS, LONG_LENGTH, generate_tokens, step_deviation, tokens_of_length
-from minitrans.cachecheck.faults import FAULTS, Wrapper, padding_seen
-from minitrans.cachecheck.measure import MIN_FAULT, TOLERANCE, Measurement, Result, dtype_tolerance, to_str
+from minitrans.cachecheck.cache_checks import CHECKS, LONG_LENGTH, extend_tokens, generate_tokens, step_deviation
+from minitrans.cachecheck.check import FLOAT64_TOLERANCE, MIN_FAULT, Measurement, Result, dtype_tolerance, to_str
+from minitrans.cachecheck.faults import FAULTS, Faulty, padding_seen
 from minitrans.cachecheck.runner import failure_line, random_case
 from minitrans.verify import CachedModel, Functions, NotOfferedError, check_cache
 from minitrans.verify.subject import fresh_model, model_and_random_pairs
 
 CHECKS_BY_ID = {check.id: check for check in CHECKS}
 CACHE_OP_IDS = "rows rollback fork caches.two caches.alternating"
-STEP_IDS = f"steps chunks lengths greedy score static weights {CACHE_OP_IDS} batch source.padding"
+CACHED_STEP_IDS = f"steps chunks lengths greedy score static weights {CACHE_OP_IDS} batch source.padding"
 CAUSAL_CHECK_IDS = "causal.prefix causal.values causal.gradient steps"
 LEFT_PADDING_IDS = "padding.left padding.left-mask-alone"
 DRAFT_IDS = "generate.lookup generate.assisted"
 GENERATE_IDS = f"{DRAFT_IDS} generate.greedy generate.ragged generate.beams"
-STEPWISE_IDS = f"{STEP_IDS} {LEFT_PADDING_IDS} {GENERATE_IDS}"
+ALL_CACHED_IDS = f"{CACHED_STEP_IDS} {LEFT_PADDING_IDS} {GENERATE_IDS}"
 # What the toy's faults look like, in the words of the pattern, or none; checks that must notice and name them; and
 # those that may fail too, where it is plain that the others have nothing to do with the fault.
 EXPECTED_BY_FAULT = {
-    "positions restart": ("positions start at 0 again at every step", STEP_IDS, STEPWISE_IDS),
+    "positions restart": ("positions start at 0 again at every step", CACHED_STEP_IDS, ALL_CACHED_IDS),
     "mask late": ("the causal mask is one late", CAUSAL_CHECK_IDS, None),
     "no mask": ("there is no causal mask", CAUSAL_CHECK_IDS, None),
     "padding seen": ("padding is attended to", "source.padding source.padding-token", "generate.ragged"),
@@ -41,8 +41,8 @@ EXPECTED_BY_FAULT = {
     "mask alone": ("padding is not attended to, but counted", "padding.left-mask-alone", ""),
     "static": ("positions start at 0 again at every step", "static", ""),
     "cache cut": ("the cache forgets its first tokens", "steps chunks lengths", None),
-    "wrong corner": ("a later chunk is wrong alone", "chunks", STEPWISE_IDS),
-    "chunk forgets": ("a later chunk is wrong alone", "chunks", STEPWISE_IDS),
+    "wrong corner": ("a later chunk is wrong alone", "chunks", ALL_CACHED_IDS),
+    "chunk forgets": ("a later chunk is wrong alone", "chunks", ALL_CACHED_IDS),
     "stale": ("each step is fed the previous token", "steps chunks", None),
     "target rows": ("keys and values of the target are not selected", "rows", "generate.beams"),
     "source rows": ("keys and values of the source are not selected", "rows", None),
@@ -68,7 +68,7 @@ def test_a_right_model_passes_all_that_it_offers() -> None:
     assert report.passed
     assert [result.id for result in report.checks if not result.offered] == []
     assert [result.id for result in report.checks] == [check.id for check in CHECKS]
-    covered = {id_ for id_, *_ in CHECK_PARTS} | {
+    covered = {id_ for id_, *_ in CHECK_PART_FAULTS} | {
         id_ for _, ids, _ in EXPECTED_BY_FAULT.values() for id_ in ids.split()
     }
     assert covered == set(CHECKS_BY_ID)  # no check but has a fault of its own
@@ -85,12 +85,12 @@ def test_a_fault_is_noticed_and_named_by_the_checks_that_have_to_do_with_it(faul
     assert others is None or set(results) <= {*ids.split(), *others.split()}
 
 
-def fed(*chunks: int, when: Offset = lambda *_: True) -> Offset:
+def after(*chunks: int, when: LogitsOff = lambda *_: True) -> LogitsOff:
     """Off in the last row, where these are the chunks so far (in a full pass there are none), and by what is said."""
-    return lambda toy, ids, c: last_row_mask(ids) * (c.chunks == [*chunks]) * when(toy, ids, c)
+    return lambda toy, ids, c: is_last_row(ids) * (c.chunks == [*chunks]) * when(toy, ids, c)
 
 
-def offset_in(way: str, when: Callable[[Tensor], bool] = lambda ids: True, n: int = 0) -> Offset:
+def off_in(way: str, when: Callable[[Tensor], bool] = lambda ids: True, n: int = 0) -> LogitsOff:
     """Another token is by far the likeliest while tokens are generated in a way; after n tokens, if that is given."""
     return lambda toy, ids, c: (
         1e3
@@ -100,78 +100,78 @@ def offset_in(way: str, when: Callable[[Tensor], bool] = lambda ids: True, n: in
 
 
 TOKENS = random_case(Toy()).tokens
-COPY_ENDS = random_case(Toy()).other_tokens(TOKENS[:, -1:])
+COPY_LAST_TOKENS = random_case(Toy()).other_tokens(TOKENS[:, -1:])
 SINGLES, ENDS_SUM, SELECTIONS_TEXT = [1] * 9, int(TOKENS[:, -1].sum()), "after selections of rows up to"
 # Parts of checks: what each says, after the number; and a fault that no other part of the check notices.
-CHECK_PARTS: list[tuple[str, str, str | Offset]] = [
-    ("steps", "position 8 of row 2 is the first that differs", fed(*SINGLES)),
-    ("chunks", "fed in chunks of 2 + 3", fed(2, 3)),
-    ("chunks", "as a chunk of 2 after 7 single tokens", fed(*SINGLES[:7], 2)),
-    ("lengths", "3 tokens, and then one by one to 8", fed(3, 1, 1, 1, 1, 1)),
-    ("lengths", "9 tokens, and then one by one to 14", fed(9, 1, 1, 1, 1, 1)),
-    ("lengths", "17 tokens, and then one by one to 20", fed(17, 1, 1, 1)),
-    ("lengths", "fed one by one", fed(*[1] * 20)),
-    ("lengths", "fed in chunks of 5 + 5 + 5 + 5", fed(5, 5, 5, 5)),
-    ("lengths", "fed in chunks of 7 + 7 + 6", fed(7, 7, 6)),
-    ("lengths", "fed in chunks of 20", fed(20)),
-    ("greedy", "1: ", fed(*SINGLES[:8], when=lambda toy, ids, c: 1e3 * torch.arange(V))),
-    ("greedy", ": ", fed(*SINGLES[:6], when=lambda t, ids, c: 1e3 * torch.arange(V) * (ids[-1, -1] != TOKENS[-1, 5]))),
-    ("score", "", fed(*SINGLES[:8], when=lambda toy, ids, c: torch.arange(V))),
-    ("weights", "position 8 of row 2", fed(*SINGLES, when=lambda toy, ids, c: toy.returns_weights)),
-    ("causal.prefix", "without what follows token 1", fed(when=lambda toy, ids, c: ids.size(1) == 1)),
-    ("causal.prefix", "without what follows token 8", fed(when=lambda toy, ids, c: ids.size(1) == 8)),
-    ("causal.values", "with other tokens from 1 on", fed(when=lambda toy, ids, c: torch.eye(9)[:, :1] * ids[-1, 1])),
-    ("causal.values", "with other tokens from 8 on", fed(when=lambda toy, ids, c: torch.eye(9)[:, 7:8] * ids[-1, 8])),
+CHECK_PART_FAULTS: list[tuple[str, str, str | LogitsOff]] = [
+    ("steps", "position 8 of row 2 is the first that differs", after(*SINGLES)),
+    ("chunks", "fed in chunks of 2 + 3", after(2, 3)),
+    ("chunks", "as a chunk of 2 after 7 single tokens", after(*SINGLES[:7], 2)),
+    ("lengths", "3 tokens, and then one by one to 8", after(3, 1, 1, 1, 1, 1)),
+    ("lengths", "9 tokens, and then one by one to 14", after(9, 1, 1, 1, 1, 1)),
+    ("lengths", "17 tokens, and then one by one to 20", after(17, 1, 1, 1)),
+    ("lengths", "fed one by one", after(*[1] * 20)),
+    ("lengths", "fed in chunks of 5 + 5 + 5 + 5", after(5, 5, 5, 5)),
+    ("lengths", "fed in chunks of 7 + 7 + 6", after(7, 7, 6)),
+    ("lengths", "fed in chunks of 20", after(20)),
+    ("greedy", "1: ", after(*SINGLES[:8], when=lambda toy, ids, c: 1e3 * torch.arange(V))),
+    ("greedy", ": ", after(*SINGLES[:6], when=lambda *x: 1e3 * torch.arange(V) * (x[1][-1, -1] != TOKENS[-1, 5]))),
+    ("score", "", after(*SINGLES[:8], when=lambda toy, ids, c: torch.arange(V))),
+    ("weights", "position 8 of row 2", after(*SINGLES, when=lambda toy, ids, c: toy.returns_weights)),
+    ("causal.prefix", "without what follows token 1", after(when=lambda toy, ids, c: ids.size(1) == 1)),
+    ("causal.prefix", "without what follows token 8", after(when=lambda toy, ids, c: ids.size(1) == 8)),
+    ("causal.values", "with other tokens from 1 on", after(when=lambda toy, ids, c: torch.eye(9)[:, :1] * ids[-1, 1])),
+    ("causal.values", "with other tokens from 8 on", after(when=lambda toy, ids, c: torch.eye(9)[:, 7:8] * ids[-1, 8])),
     ("causal.gradient", "token 1 has no gradient from its own position", "a token late"),
     ("reach", "7: ", "a token late"),
     ("reach", "8: ", "own token alone"),
-    ("source.padding", "with 3 more columns of padding", fed(when=lambda toy, ids, c: c.memory[1].size(1) == 10)),
-    ("source.padding", "2 of 2 tokens alone", fed(when=lambda toy, ids, c: c.memory[1].shape == (1, 2))),
-    ("source.padding", "batch, one by one", fed(*SINGLES, when=lambda toy, ids, c: c.memory[1].shape == (1, 2))),
-    ("padding.right", "2 of 3 tokens alone and padded on the right", fed(when=lambda toy, ids, c: ids.shape == (3, 7))),
-    ("padding.left", "2 of 3 tokens alone and padded on the left", fed(when=lambda toy, ids, c: ids.shape == (3, 7))),
-    ("padding.left", "2 of 3 tokens in pieces of 7 and two steps", fed(7, 1, 1)),
-    ("padding.left", "2 of 3 tokens in pieces of 3 and two steps", fed(3, 3)),
-    ("padding.left", "2 of 3 tokens in pieces of 3 and two steps", fed(3, 3, 1, 1, 1)),
+    ("source.padding", "with 3 more columns of padding", after(when=lambda toy, ids, c: c.memory[1].size(1) == 10)),
+    ("source.padding", "2 of 2 tokens alone", after(when=lambda toy, ids, c: c.memory[1].shape == (1, 2))),
+    ("source.padding", "batch, one by one", after(*SINGLES, when=lambda toy, ids, c: c.memory[1].shape == (1, 2))),
+    ("padding.right", "2 of 3 tokens alone and padded on the right", after(when=lambda t, ids, _: ids.shape == (3, 7))),
+    ("padding.left", "2 of 3 tokens alone and padded on the left", after(when=lambda toy, ids, c: ids.shape == (3, 7))),
+    ("padding.left", "2 of 3 tokens in pieces of 7 and two steps", after(7, 1, 1)),
+    ("padding.left", "2 of 3 tokens in pieces of 3 and two steps", after(3, 3)),
+    ("padding.left", "2 of 3 tokens in pieces of 3 and two steps", after(3, 3, 1, 1, 1)),
     ("batch", "with the rows in reverse", lambda toy, ids, c: torch.arange(len(ids))[:, None, None]),
-    ("batch", "beside rows of other tokens, full", fed(when=lambda toy, ids, c: int(ids[:, -1].sum()) != ENDS_SUM)),
+    ("batch", "beside rows of other tokens, full", after(when=lambda toy, ids, c: int(ids[:, -1].sum()) != ENDS_SUM)),
     ("batch", "beside rows of other tokens, steps",
-     fed(*SINGLES, when=lambda toy, ids, c: int(ids[:, -1].sum()) != ENDS_SUM)),
-    ("rows", f"{SELECTIONS_TEXT} [3, 0, 1]", fed(5, 1, 1)),
-    ("rows", f"{SELECTIONS_TEXT} [0]", fed(5, 1, 1, 1, 1)),
+     after(*SINGLES, when=lambda toy, ids, c: int(ids[:, -1].sum()) != ENDS_SUM)),
+    ("rows", f"{SELECTIONS_TEXT} [3, 0, 1]", after(5, 1, 1)),
+    ("rows", f"{SELECTIONS_TEXT} [0]", after(5, 1, 1, 1, 1)),
     ("rows", SELECTIONS_TEXT, "repeated rows"),
-    ("rollback", "up to 6 tokens, fed in one chunk and", fed(1, 3, -2, 4)),
-    ("rollback", "up to 6 tokens, fed one by one and", fed(1, 1, 1, 1, -2, 1)),
+    ("rollback", "up to 6 tokens, fed in one chunk and", after(1, 3, -2, 4)),
+    ("rollback", "up to 6 tokens, fed one by one and", after(1, 1, 1, 1, -2, 1)),
     ("rollback", "", lambda toy, ids, c: sum(c.chunks) > 14 and min(c.chunks) < 0),  # twice beyond the window
-    ("fork", "the cache that was copied after 4", fed(4, *SINGLES[:5], when=lambda toy, ids, c: c is toy.newest)),
-    ("fork", "a copy after 4", fed(4, *SINGLES[:5], when=lambda toy, ids, c: bool((ids == COPY_ENDS).all()))),
-    ("fork", "a copy of a copy after 4", fed(4, *SINGLES[:5], when=lambda toy, ids, c: c.n_copies == 2)),
+    ("fork", "the cache that was copied after 4", after(4, *SINGLES[:5], when=lambda toy, ids, c: c is toy.newest)),
+    ("fork", "a copy after 4", after(4, *SINGLES[:5], when=lambda toy, ids, c: bool((ids == COPY_LAST_TOKENS).all()))),
+    ("fork", "a copy of a copy after 4", after(4, *SINGLES[:5], when=lambda toy, ids, c: c.copy_depth == 2)),
     ("caches.two", "", lambda toy, ids, c: bool(c.chunks) and c is not toy.newest),
     ("caches.two", "", lambda toy, ids, c: c is toy.newest),
-    ("caches.alternating", "full pass between", fed(when=lambda toy, ids, c: bool(toy.latest and toy.latest.chunks))),
+    ("caches.alternating", "full pass between", after(when=lambda toy, ids, c: bool(toy.latest and toy.latest.chunks))),
     ("caches.alternating", "", lambda toy, ids, c: len(c.chunks) > 1 and c is not toy.latest),
-    ("generate.greedy", " alone, cached", offset_in("cached", lambda ids: len(ids) == 1)),
-    ("generate.greedy", "position 5 of row 0", offset_in("cached", lambda ids: ids.shape == (1, 5))),
-    ("generate.greedy", "position 15 of row 0", offset_in("cached", lambda ids: len(ids) == 1, 15)),
-    ("generate.greedy", "prompt 2 alone, uncached", offset_in("uncached", lambda ids: bool(ids[0, 1] == TOKENS[2, 1]))),
-    ("generate.lookup", " alone, lookup", offset_in("lookup")),
+    ("generate.greedy", " alone, cached", off_in("cached", lambda ids: len(ids) == 1)),
+    ("generate.greedy", "position 5 of row 0", off_in("cached", lambda ids: ids.shape == (1, 5))),
+    ("generate.greedy", "position 15 of row 0", off_in("cached", lambda ids: len(ids) == 1, 15)),
+    ("generate.greedy", "prompt 2 alone, uncached", off_in("uncached", lambda ids: bool(ids[0, 1] == TOKENS[2, 1]))),
+    ("generate.lookup", " alone, lookup", off_in("lookup")),
     ("generate.lookup", " alone, lookup", "values dropped first"),
-    ("generate.assisted", " alone, draft", offset_in("draft")),
+    ("generate.assisted", " alone, draft", off_in("draft")),
     ("generate.assisted", " alone", "values dropped first"),
-    ("generate.assisted", " alone, own draft", offset_in("own draft")),
-    ("generate.ragged", " in a batch", offset_in("cached", lambda ids: len(ids) == 3)),
+    ("generate.assisted", " alone, own draft", off_in("own draft")),
+    ("generate.ragged", " in a batch", off_in("cached", lambda ids: len(ids) == 3)),
     ("generate.ragged", " in a batch", "padding counted"),
     ("generate.ragged", " in a batch", "padding seen"),
-    ("generate.beams", "prompt ", offset_in("beams")),
-    ("generate.beams", "prompt ", offset_in("uncached beams")),
+    ("generate.beams", "prompt ", off_in("beams")),
+    ("generate.beams", "prompt ", off_in("uncached beams")),
     ("generate.beams", "prompt ", "target rows"),
     ("random", "1: ", lambda toy, ids, c: not c.chunks and torch.rand(1) < 0),
     ("random", "1: ", lambda toy, ids, c: bool(c.chunks) and torch.rand(1) < 0),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("id_", "said", "fault"), CHECK_PARTS)
-def test_each_part_of_a_check_notices_what_no_other_part_does(id_: str, said: str, fault: str | Offset) -> None:
+@pytest.mark.parametrize(("id_", "said", "fault"), CHECK_PART_FAULTS)
+def test_each_part_of_a_check_notices_what_no_other_part_does(id_: str, said: str, fault: str | LogitsOff) -> None:
     result = CHECKS_BY_ID[id_].run({torch.float64: random_case(Toy(fault))}, may_lack=True)
     assert result.failed
     assert said in f"{to_str(result.measured)}: {result.detail}"
@@ -183,7 +183,7 @@ class EagerInFloat32(Toy):
     eager_in_float32 = True
 
 
-class LastLayerInFloat32(Toy):
+class LastLayerSoftmaxInFloat32(Toy):
     """One layer of two, each of which has two kinds of weights."""
 
     n_calls = 0
@@ -194,16 +194,16 @@ class LastLayerInFloat32(Toy):
         return super()._attention_weights(q, k, seen)
 
 
-@pytest.mark.parametrize("kind", [EagerInFloat32, LastLayerInFloat32])
+@pytest.mark.parametrize("kind", [EagerInFloat32, LastLayerSoftmaxInFloat32])
 def test_weights_in_float32_are_measured_as_such(kind: type[Toy]) -> None:
     results = {result.id: result for result in check_cache(kind()).checks}
     tolerances = {id_: result.tolerance for id_, result in results.items() if result.tolerance}
-    assert tolerances == dict.fromkeys(tolerances, TOLERANCE) | dict.fromkeys(
+    assert tolerances == dict.fromkeys(tolerances, FLOAT64_TOLERANCE) | dict.fromkeys(
         ["weights", *GENERATE_IDS.split()], dtype_tolerance(torch.float32)
     )
     weights = results["weights"]
     assert weights.measured is not None
-    assert weights.measured > TOLERANCE
+    assert weights.measured > FLOAT64_TOLERANCE
     assert weights.detail == "part of it is computed in float32, and allowed its rounding"
 
 
@@ -223,7 +223,7 @@ def test_weights_of_0_and_1_are_no_sign_of_float32() -> None:
         def _attention_weights(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
             return super()._attention_weights(q, k, seen).round()
 
-    assert CHECKS_BY_ID["weights"].run({torch.float64: random_case(Hard())}).tolerance == TOLERANCE
+    assert CHECKS_BY_ID["weights"].run({torch.float64: random_case(Hard())}).tolerance == FLOAT64_TOLERANCE
 
 
 def test_rows_whose_scores_change_places_are_noticed() -> None:
@@ -236,9 +236,9 @@ def test_rows_whose_scores_change_places_are_noticed() -> None:
     assert cache_checks.sentence_score_deviation(case) > MIN_FAULT
 
 
-@pytest.mark.parametrize(("spans", "longest"), [((), LONG_LENGTH), ((9,), 29)])
+@pytest.mark.parametrize(("window_sizes", "longest"), [((), LONG_LENGTH), ((9,), 29)])
 def test_where_no_position_is_the_last_long_sentences_go_far_beyond_windows(
-    spans: tuple[int, ...], longest: int
+    window_sizes: tuple[int, ...], longest: int
 ) -> None:
     weights = torch.randn(V, V, dtype=torch.float64)
 
@@ -247,7 +247,7 @@ def test_where_no_position_is_the_last_long_sentences_go_far_beyond_windows(
             n = (n or 0) + tokens.size(1)
             return weights[tokens] + (n >= wrong_from), n
 
-        pair = Functions(lambda tokens: weights[tokens], step, V, dtype=torch.float64, spans=spans)
+        pair = Functions(lambda tokens: weights[tokens], step, V, dtype=torch.float64, window_sizes=window_sizes)
         return CHECKS_BY_ID["lengths"].run({torch.float64: random_case(pair)})
 
     assert measured(longest).failed
@@ -263,7 +263,7 @@ def test_what_is_generated_begins_with_the_whole_prompts(monkeypatch: pytest.Mon
 
 
 def test_a_long_sentence_does_not_repeat_itself() -> None:
-    tokens = tokens_of_length(random_case(Toy()), 27)
+    tokens = extend_tokens(random_case(Toy()), 27)
     assert tokens.shape == (3, 27)
     assert (tokens[:, 9:] != tokens[:, :-9]).all()
 
@@ -316,15 +316,15 @@ def test_a_fault_is_put_around_only_a_model_to_which_it_does_something() -> None
 
 def test_padding_passes_for_real_in_full_passes_and_in_steps() -> None:
     case = random_case(Toy())
-    case, mask = replace(case, model=Wrapper(case.model, padding_seen)), torch.ones(3, 9, dtype=torch.bool).triu(1)
+    case, mask = replace(case, model=Faulty(case.model, padding_seen)), torch.ones(3, 9, dtype=torch.bool).triu(1)
     assert torch.equal(case.full_pass(mask)[0], case.full_pass()[0])
     assert torch.equal(*(case.feed(case.tokens, case.new_cache(), some)[0] for some in (mask, None)))
 
 
 def test_the_full_pass_may_be_anothers() -> None:
     case = random_case(Toy())
-    assert step_deviation(case, reference=Toy()) < 1e-12
-    assert step_deviation(case, reference=Toy("no mask")) > 1e-3
+    assert step_deviation(case, reference_model=Toy()) < 1e-12
+    assert step_deviation(case, reference_model=Toy("no mask")) > 1e-3
 
 
 def test_a_model_of_functions_offers_what_it_is_given() -> None:

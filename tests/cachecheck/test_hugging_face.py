@@ -11,12 +11,12 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from commands import refusal_message, run_cli
+from command_helpers import refusal_message, run_cli
 
 from minitrans.cachecheck import run, self_test
 from minitrans.cachecheck.cache_checks import step_deviation
+from minitrans.cachecheck.check import FLOAT64_TOLERANCE, MIN_FAULT, NotOfferedError, Report, Result, dtype_tolerance
 from minitrans.cachecheck.faults import FAULTS
-from minitrans.cachecheck.measure import MIN_FAULT, TOLERANCE, NotOfferedError, Report, Result, dtype_tolerance
 from minitrans.cachecheck.runner import random_case
 
 pytest.importorskip("transformers")
@@ -24,10 +24,10 @@ hugging_face = importlib.import_module("minitrans.cachecheck.hugging_face")
 issue = importlib.import_module("minitrans.verify.issue")
 
 # Their positions begin where the padding does, unless position_ids say otherwise; rotary angles are float32.
-MASK_ALONE = {"padding.left-mask-alone"}
+MASK_ALONE_IDS = {"padding.left-mask-alone"}
 FAILING_CHECKS_BY_MODEL = {
     **{name: set() for name in ("marian", "m2m_100", "bart", "t5", "pegasus_x", "opt")},
-    "gpt2": MASK_ALONE, "llama": MASK_ALONE, "mistral": MASK_ALONE, "gemma": MASK_ALONE,
+    "gpt2": MASK_ALONE_IDS, "llama": MASK_ALONE_IDS, "mistral": MASK_ALONE_IDS, "gemma": MASK_ALONE_IDS,
 }  # fmt: skip
 FLOAT32_SOFTMAX_MODELS = {"llama", "mistral", "opt", "gemma"}  # their softmax, where weights are asked for
 
@@ -58,7 +58,10 @@ def test_all_is_exact_but_what_is_known(name: str) -> None:
     assert {id_ for id_, result in results.items() if result.failed} == FAILING_CHECKS_BY_MODEL[name]
     assert {"float64", "float32", "bfloat16"} == set(results["steps"].by_dtype)
     assert (results["weights"].tolerance == dtype_tolerance(torch.float32)) == (name in FLOAT32_SOFTMAX_MODELS)
-    of_source, of_target = {"source.padding", "source.padding-token"}, {"padding.right", "padding.left", *MASK_ALONE}
+    of_source, of_target = (
+        {"source.padding", "source.padding-token"},
+        {"padding.right", "padding.left", *MASK_ALONE_IDS},
+    )
     lacking = of_target if model.has_source else of_source
     assert {id_ for id_, result in results.items() if not result.offered} == lacking
     if name == "llama":  # for gpt2 it is said below
@@ -119,7 +122,7 @@ def test_a_folder_with_weights_is_measured(tmp_path: Path) -> None:
 
 
 def test_a_class_stands_for_its_architecture() -> None:
-    assert hugging_face.load("MarianMTModel").name == hugging_face.load("marian").name
+    assert hugging_face.load_or_build("MarianMTModel").name == hugging_face.load_or_build("marian").name
 
 
 def test_a_failed_check_ends_with_code_1_and_is_explained(tmp_path: Path) -> None:
@@ -145,28 +148,28 @@ def test_the_programs_of_an_issue_show_nothing_of_a_right_model(
 ) -> None:
     model = hugging_face.small_model(name).to(torch.float64)
     monkeypatch.setattr(issue, "MAX_DRAFT", 2)
-    assert issue.shortest_failing_input(random_case(model), TOLERANCE) is None
+    assert issue.shortest_failing_chunks(random_case(model), FLOAT64_TOLERANCE) is None
     with monkeypatch.context() as patch:
         patch.setattr(issue, "chunk_deviation", lambda *_: math.nan)
-        assert issue.shortest_failing_input(random_case(model), TOLERANCE)
-    monkeypatch.setattr(issue, "shortest_failing_input", lambda case, limit: (case.tokens[:, :6], [2, 3, 1]))
+        assert issue.shortest_failing_chunks(random_case(model), FLOAT64_TOLERANCE)
+    monkeypatch.setattr(issue, "shortest_failing_chunks", lambda case, limit: (case.tokens[:, :6], [2, 3, 1]))
     checks = {"chunks"} | ({"rollback", "padding.left", "padding.left-mask-alone"} if name == "opt" else set())
-    programs = [*issue.candidate_programs(random_case(model), model, name, checks, TOLERANCE)]
+    programs = [*issue.candidate_programs(random_case(model), model, name, checks, FLOAT64_TOLERANCE)]
     assert len(programs) == n_programs
     assert ["position_ids" in program for program in programs[2:]] in ([], [True, False])
     assert issue.issue_markdown(Report([]), model, name).startswith(
         f"# {type(model.model).__name__}: no check of its cache fails"
     )
     for program in programs:
-        assert max(json.loads(issue.failing_program_output(program, -1.0))) < TOLERANCE
+        assert max(json.loads(issue.failing_program_output(program, -1.0))) < FLOAT64_TOLERANCE
     assert issue.failing_program_output("print([0.1, float('nan')])", 1.0) == "[0.1, nan]"
     limits = Mock(return_value=[])
     monkeypatch.setattr(issue, "candidate_programs", limits)
     for worst in (1e-11, 0.5, math.nan):
         errors = {"a": 1e-11, "b": worst, "c": 1e-11}
-        failed = [Result(id_, "", "", "", error, TOLERANCE, False, 0.5, {}) for id_, error in errors.items()]
+        failed = [Result(id_, "", "", "", error, FLOAT64_TOLERANCE, False, 0.5, {}) for id_, error in errors.items()]
         issue.issue_markdown(Report(failed), model, name)
-    assert [call.args[-1] for call in limits.call_args_list] == [TOLERANCE, MIN_FAULT, MIN_FAULT]
+    assert [call.args[-1] for call in limits.call_args_list] == [FLOAT64_TOLERANCE, MIN_FAULT, MIN_FAULT]
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,9 @@ class MyDecoder(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.tokens(tokens) + self.positions(torch.arange(tokens.size(1)))
-        return self.attend(x, x)
+        return self.attention_logits(x, x)
 
-    def attend(self, x: Tensor, seen: Tensor) -> Tensor:
+    def attention_logits(self, x: Tensor, seen: Tensor) -> Tensor:
         mask = torch.ones(x.size(1), seen.size(1), dtype=torch.bool).tril(seen.size(1) - x.size(1))
         return self.out(nn.functional.scaled_dot_product_attention(x, seen, seen, mask))
 
@@ -45,9 +45,9 @@ class MyDecoder(nn.Module):
         )
         seen = x if before is None else torch.cat([before, x], 1)
         if buffer is None:
-            return self.attend(x, seen), seen
+            return self.attention_logits(x, seen), seen
         buffer[:, first : seen.size(1)] = x  # which raises where there are more than it holds
-        return self.attend(x, buffer[:, : seen.size(1)]), (buffer, buffer[:, : seen.size(1)])
+        return self.attention_logits(x, buffer[:, : seen.size(1)]), (buffer, buffer[:, : seen.size(1)])
 
     def static_cache(self, rows: int, length: int) -> tuple[Tensor, Tensor]:
         buffer = torch.zeros(rows, length, 8, dtype=torch.float64)
@@ -69,7 +69,7 @@ def my_project(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def run_snippets(blocks: list[str]) -> None:
+def run_snippets_and_tests(blocks: list[str]) -> None:
     names: dict[str, Any] = {}
     for block in blocks:
         exec(block, names)
@@ -78,7 +78,7 @@ def run_snippets(blocks: list[str]) -> None:
 
 
 def test_every_snippet_passes_for_a_right_model(my_project: Any) -> None:
-    run_snippets([block for block in SNIPPETS if block != PLUGIN_SNIPPET and "hugging_face" not in block])
+    run_snippets_and_tests([block for block in SNIPPETS if block != PLUGIN_SNIPPET and "hugging_face" not in block])
 
 
 def test_a_cache_class_of_ones_own_is_what_is_checked(my_project: Any) -> None:
@@ -92,10 +92,10 @@ def test_a_cache_class_of_ones_own_is_what_is_checked(my_project: Any) -> None:
     wrong = 1
     my_project.MyCache, my_project.my_model = MyCache, small_model("opt").to(torch.float64).model
     snippets = [SNIPPETS[0], next(block for block in SNIPPETS if "hugging_face" in block)]
-    run_snippets(snippets)
+    run_snippets_and_tests(snippets)
     wrong = 0
     with pytest.raises(AssertionError, match="positions start at 0 again"):
-        run_snippets(snippets)
+        run_snippets_and_tests(snippets)
 
 
 @pytest.mark.parametrize("snippet", [block for block in SNIPPETS if "MyDecoder" in block and block != PLUGIN_SNIPPET])
@@ -104,7 +104,7 @@ def test_control_a_wrong_step_fails_in_every_snippet(
 ) -> None:
     monkeypatch.setattr(MyDecoder, "position_shift", 1)
     with pytest.raises(AssertionError, match=r"(?m)^steps: "):
-        run_snippets([SNIPPETS[0].split("def test")[0], snippet])
+        run_snippets_and_tests([SNIPPETS[0].split("def test")[0], snippet])
 
 
 def test_with_pytest_each_check_is_a_test(tmp_path: Path) -> None:

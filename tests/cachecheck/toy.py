@@ -25,16 +25,18 @@ class ToyCache:
     last_token: Tensor | None = None
     chunks: list[int] = field(default_factory=list)  # sizes of what has been fed; none in a full pass
     selected_rows: Tensor | None = None  # those that were selected last
-    original: "ToyCache | None" = None  # whose memory it shares
-    n_copies: int = 0  # 1 for a copy, 2 for a copy of a copy
+    shared_with: "ToyCache | None" = None  # whose memory it shares
+    copy_depth: int = 0  # 1 for a copy, 2 for a copy of a copy
 
 
-def last_row_mask(ids: Tensor) -> Tensor:
+def is_last_row(ids: Tensor) -> Tensor:
     """Bool (B, 1, 1)."""
     return (torch.arange(len(ids)) == len(ids) - 1)[:, None, None]
 
 
-Offset = Callable[["Toy", Tensor, ToyCache], Tensor | bool]  # whether logits are off, by what computes them and of what
+LogitsOff = Callable[
+    ["Toy", Tensor, ToyCache], Tensor | bool
+]  # whether logits are off, by what computes them and of what
 
 
 class Toy(CachedModel[ToyCache]):
@@ -44,10 +46,12 @@ class Toy(CachedModel[ToyCache]):
     takes_mask = True
     eager_in_float32 = False  # whether its softmax is in float32 where weights are asked for
 
-    def __init__(self, fault: str | Offset = "", dtype: torch.dtype = torch.float64, *, weights: bool = False) -> None:
+    def __init__(
+        self, fault: str | LogitsOff = "", dtype: torch.dtype = torch.float64, *, weights: bool = False
+    ) -> None:
         """Make it with random weights, the same every time; it may return its attention weights too."""
         self.fault, self.dtype, self.returns_weights = fault, dtype, weights
-        self.ordinary, self.first, self.max_len, self.spans = range(3, V), 1, MAX_LEN, (6,)
+        self.ordinary, self.first, self.max_len, self.window_sizes = range(3, V), 1, MAX_LEN, (6,)
         self.variants = {
             "weights": partial(type(self), fault, dtype, weights=True),
             "static": partial(type(self), "positions restart" if fault == "static" else fault, dtype),
@@ -81,10 +85,10 @@ class Toy(CachedModel[ToyCache]):
         n = tokens.size(1)
         real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
         ahead = {"mask late": 1, "no mask": n}.get(str(self.fault), 0)
-        seen = torch.arange(n) <= torch.arange(n)[:, None] + ahead * last_row_mask(tokens)
+        seen = torch.arange(n) <= torch.arange(n)[:, None] + ahead * is_last_row(tokens)
         return self._run(tokens, self._positions(real), seen, ToyCache(memory, mask=real))
 
-    def new_cache(self, memory: Any, rows: int, capacity: int) -> ToyCache:
+    def new_cache(self, memory: Any, n_rows: int, capacity: int) -> ToyCache:
         self.newest = ToyCache(memory)
         return self.newest
 
@@ -109,9 +113,9 @@ class Toy(CachedModel[ToyCache]):
         if self.fault == "chunk forgets" and n > 1:
             seen = seen & (torch.arange(start + n) >= start)
         numbers = self._run(fed, positions, seen, cache)
-        if cache.original and len(cache.original.chunks) == len(cache.chunks):
-            pairs = zip(cache.original.values, cache.values, strict=True)
-            cache.original.values = [[*copied[:-1], own[-1]] for copied, own in pairs]
+        if cache.shared_with and len(cache.shared_with.chunks) == len(cache.chunks):
+            pairs = zip(cache.shared_with.values, cache.values, strict=True)
+            cache.shared_with.values = [[*copied[:-1], own[-1]] for copied, own in pairs]
         if self.fault == "weights" and self.returns_weights:
             numbers[-1] = numbers[-1].roll(1, -1)  # those of the last layer
         return numbers
@@ -134,8 +138,8 @@ class Toy(CachedModel[ToyCache]):
 
     def copy_cache(self, cache: ToyCache) -> ToyCache:
         copied = super().copy_cache(cache)
-        copied.original = cache if self.fault == "copies share" else None
-        copied.n_copies = cache.n_copies + 1
+        copied.shared_with = cache if self.fault == "copies share" else None
+        copied.copy_depth = cache.copy_depth + 1
         return copied
 
     def drop_last(self, cache: ToyCache, n: int) -> ToyCache:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import needs_compiled, random_model
-from modes import assert_same_pass, batch, compiled_pass, plain_pass, scale_weights, set_dropout, worst_step_deviation
+from passes import assert_same_pass, batch, compiled_pass, plain_pass, scale_weights, set_dropout, worst_step_deviation
 
 from minitrans import compiled
 from minitrans.model.transformer import Transformer

@@ -38,7 +38,7 @@ def test_no_compiler_warns(compiler: list[str], processor: str) -> None:
     command = [*compiler, "-std=c++17", "-fopenmp", f"-march={processor}", *WARNING_FLAGS, "-fsyntax-only"]
     if compiler != CXX_COMMAND and subprocess.run([*command, "-xc++", "-include", "omp.h", os.devnull]).returncode:
         pytest.skip(f"{compiler[0]} has no omp.h")
-    ended = subprocess.run([*command, training.CPP_SOURCE, stepper.CPP_SOURCE], capture_output=True, text=True)
+    ended = subprocess.run([*command, training.CPP_PATH, stepper.CPP_PATH], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
@@ -46,7 +46,7 @@ def test_no_compiler_warns(compiler: list[str], processor: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def cache(uncompiled: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def cache(fresh_libraries: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A new one, as in a new process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "minitrans"
@@ -77,7 +77,7 @@ def load(source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").is_file(), reason="the system tells it in another way")
 def test_a_processor_is_known_by_what_it_can_do() -> None:
-    name, _, abilities = library._cpu_flags().partition(":")
+    name, _, abilities = library._cpu_features().partition(":")
     assert name.strip() in ("flags", "Features")
     assert {"avx2", "sse2", "asimd"} & set(abilities.split())
 
@@ -89,7 +89,9 @@ def test_each_source_is_compiled_once_and_anew_for_another_header_or_processor(
     assert (path.suffix, list(cache.iterdir())) == (library.LIBRARY_SUFFIX, [path])
     assert load() == (path, False)
     source.write_text('extern "C" bool usable() { return !false; }\n')
-    for n, (name, value) in enumerate([("__doc__", ""), ("HEADER", source), ("_cpu_flags", lambda: "others")], 2):
+    for n, (name, value) in enumerate(
+        [("__doc__", ""), ("HEADER_PATH", source), ("_cpu_features", lambda: "others")], 2
+    ):
         monkeypatch.setattr(library, name, value)
         library._compile_and_load.cache_clear()
         assert library.load_library(source, {}).usable()

@@ -25,7 +25,7 @@ from minitrans.model.layers import DecoderLayer
 from minitrans.model.transformer import Transformer
 
 SUBLAYERS = {"encoder": ("self", "ff"), "decoder": ("self", "cross", "ff")}
-SUBLAYER_KINDS = {"self": "self-attention", "cross": "cross-attention", "ff": "feed-forward"}
+KIND_BY_SUBLAYER = {"self": "self-attention", "cross": "cross-attention", "ff": "feed-forward"}
 LINEAR_NAMES = {
     "self": ("self_attn.w_qkv", "self_attn.w_o"),
     "cross": ("cross_attn.w_qkv", "cross_attn.w_o"),
@@ -76,7 +76,7 @@ def test_each_sub_layer_has_its_kind_its_eps_and_its_dropout() -> None:
     for name, parts in (("encoder", plan.encoder), ("decoder", plan.decoder)):
         layers = cast(Any, model.get_submodule(name)).layers
         for part, (layer, each) in zip(parts[:-1], product(layers, SUBLAYERS[name]), strict=True):
-            assert (part.kind, part.eps) == (SUBLAYER_KINDS[each], getattr(layer, f"{each}_norm").eps)
+            assert (part.kind, part.eps) == (KIND_BY_SUBLAYER[each], getattr(layer, f"{each}_norm").eps)
             inside = layer.ff.dropout.p if each == "ff" else getattr(layer, f"{each}_attn").dropout
             wanted += [inside, layer.dropout.p]
     assert (plan.encoder[-1].eps, plan.decoder[-1].eps) == (model.encoder.norm.eps, model.decoder.norm.eps)

@@ -131,11 +131,13 @@ def test_without_a_fault_there_is_no_difference(dtype: torch.dtype, sizes: dict[
 # -- Faults of the code, the model's or compiled: of both paths, or of one --------------------------------------------
 
 
-@pytest.mark.parametrize("sabotage", [each for each in SABOTAGES if each.probe], ids=lambda sabotage: sabotage.id)
+@pytest.mark.parametrize("sabotage", [each for each in SABOTAGES if each.refused_by], ids=lambda sabotage: sabotage.id)
 def test_a_fault_is_noticed_where_it_is(sabotage: Sabotage) -> None:
     with sabotage.apply_fault():
         reasons = refusal_reasons(model=make_model(eps=(1e-3,)))
-    assert [where for where, reason in zip(("training", "decoding"), reasons, strict=True) if reason] == sabotage.probe
+    assert [
+        where for where, reason in zip(("training", "decoding"), reasons, strict=True) if reason
+    ] == sabotage.refused_by
     assert all("compiled code is off by " in reason and "float64" in reason for reason in reasons if reason)
 
 
@@ -145,7 +147,7 @@ ERROR_FACTORS = {torch.float64: 1 + 1e-6, torch.float32: 1.01, torch.bfloat16: 2
 
 
 N_GRADIENTS = 1 + (6 + 6 + 2) + (6 + 6 + 6 + 2)  # of a table, and of an encoder and a decoder of one layer
-AUTOGRAD_RESULTS = [
+AUTOGRAD_OUTPUTS = [
     *(("_HiddenStates", "forward", 0), ("_LinearCrossEntropy", "forward", 0)),
     *(("_HiddenStates", "backward", 3 + i) for i in range(N_GRADIENTS)),
     *(("_LinearCrossEntropy", "backward", i) for i in range(2)),
@@ -153,7 +155,7 @@ AUTOGRAD_RESULTS = [
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize(("function", "direction", "which"), AUTOGRAD_RESULTS)
+@pytest.mark.parametrize(("function", "direction", "which"), AUTOGRAD_OUTPUTS)
 def test_a_result_that_is_slightly_wrong_is_noticed(
     function: str, direction: str, which: int, dtype: torch.dtype, monkeypatch: Patch
 ) -> None:

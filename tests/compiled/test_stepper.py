@@ -9,11 +9,11 @@ import torch
 from conftest import BOS, EOS, PAD, needs_compiled, random_ids, random_model
 from hypothesis import given
 from hypothesis import strategies as st
-from modes import set_distinct_eps, worst_step_deviation
+from passes import set_distinct_eps, worst_step_deviation
 from torch import Tensor
 
 from minitrans.compiled import stepper
-from minitrans.compiled.library import DTYPE_NAMES, call_function
+from minitrans.compiled.library import DTYPE_SUFFIXES, call_function
 from minitrans.compiled.plan import read_plan
 from minitrans.compiled.stepper import CompiledStepper
 from minitrans.model.decoding import greedy_decode
@@ -29,7 +29,7 @@ def compiled_stepper(model: Transformer) -> CompiledStepper:
     return CompiledStepper(read_plan(model))
 
 
-def first_step(fast: CompiledStepper, n: int) -> tuple[Tensor, Tensor]:
+def likeliest_first_tokens(fast: CompiledStepper, n: int) -> tuple[Tensor, Tensor]:
     return fast.next_tokens(torch.tensor([BOS]), fast.begin(torch.tensor([[7, EOS]]), 1), n)
 
 
@@ -53,7 +53,7 @@ def test_equals_come_in_the_order_of_their_ids() -> None:
     model = random_model(0, vocab_size=600)
     with torch.no_grad():
         model.output.weight[:] = model.output.weight[0]
-    _, ids = first_step(compiled_stepper(model), 300)
+    _, ids = likeliest_first_tokens(compiled_stepper(model), 300)
     assert ids.tolist() == [[i for i in range(302) if i not in (PAD, BOS)]]
 
 
@@ -135,18 +135,18 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_no_more_continuations_than_there_are() -> None:
-    _, ids = first_step(compiled_stepper(random_model(15)), 100)
+    _, ids = likeliest_first_tokens(compiled_stepper(random_model(15)), 100)
     assert sorted(ids[0].tolist()) == [i for i in range(V) if i not in (PAD, BOS)]
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("parameter", ["decoder.norm.bias", "output.weight"])  # of which one row gives one logit
-@pytest.mark.parametrize("dtype", DTYPE_NAMES)
+@pytest.mark.parametrize("dtype", DTYPE_SUFFIXES)
 def test_what_is_no_number_is_followed_by_padding(dtype: torch.dtype, parameter: str, value: float) -> None:
     model = random_model(20, tie_embeddings=False).to(dtype)
     with torch.no_grad():
         model.get_parameter(parameter)[0] = value
-    _, ids = first_step(compiled_stepper(model), 2)
+    _, ids = likeliest_first_tokens(compiled_stepper(model), 2)
     assert ids.tolist() == [[PAD, PAD]]
 
 

@@ -37,7 +37,7 @@ def test_all_of_the_configuration_is_written(compiler: tuple[str, str], optimize
     (tmp_path / "program.cpp").write_text(PROGRAM)
     c, cpp = ([name, optimized, "-march=x86-64"] for name in compiler)
     subprocess.run([*c, "-c", HERE / "tile_unit.c"], check=True, cwd=tmp_path)
-    options = ["-std=c++17", "-mamx-tile", "-mamx-bf16", f"-I{library.HEADER.parent}", "-o", "program"]
+    options = ["-std=c++17", "-mamx-tile", "-mamx-bf16", f"-I{library.HEADER_PATH.parent}", "-o", "program"]
     subprocess.run([*cpp, *options, "program.cpp", "tile_unit.o"], check=True, cwd=tmp_path)
     ended = subprocess.run([tmp_path / "program"], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")

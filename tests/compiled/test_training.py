@@ -9,7 +9,7 @@ from conftest import BOS, EOS, PAD, assert_close, needs_compiled, random_ids, ra
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loss_cases import loss_and_gradients, make_loss
-from modes import assert_same_pass, batch, compiled_pass, plain_pass, set_distinct_eps, set_dropout
+from passes import assert_same_pass, batch, compiled_pass, plain_pass, set_distinct_eps, set_dropout
 from torch import Tensor
 
 from minitrans.compiled import training
@@ -22,7 +22,7 @@ pytestmark = needs_compiled
 SMALL_BATCH = batch([5, 3], [4, 4])
 
 
-def hidden_states(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[Tensor, Tensor]:
+def compiled_hidden_states(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[Tensor, Tensor]:
     return training.hidden_states(read_plan(model), src_ids, tgt_in, tgt_in >= 0, torch.float64)
 
 
@@ -77,7 +77,7 @@ def test_a_table_has_the_right_gradient_whoever_reads_it(output_too: bool) -> No
     plain = model.hidden_states(*SMALL_BATCH[:2]).flatten(0, 1), model.output.weight
     got, want = (
         torch.autograd.grad(hidden.sum() + output_too * output.sum(), model.src_embedding.weight)[0]
-        for hidden, output in (hidden_states(model, *SMALL_BATCH[:2]), plain)
+        for hidden, output in (compiled_hidden_states(model, *SMALL_BATCH[:2]), plain)
     )
     assert_close([got], [want], 1e-11)
 
@@ -129,12 +129,12 @@ def test_what_is_frozen_gets_no_gradient_and_changes_no_other(part: str, tied: b
 @pytest.mark.parametrize(("src_length", "tgt_length"), [(18, 4), (4, 18)])
 def test_a_sequence_that_is_too_long_is_refused(src_length: int, tgt_length: int) -> None:
     with pytest.raises(ValueError, match="18 tokens"):
-        hidden_states(random_model(4), *batch([src_length], [tgt_length])[:2])
+        compiled_hidden_states(random_model(4), *batch([src_length], [tgt_length])[:2])
 
 
 def test_ids_need_not_lie_one_after_another() -> None:
     model, columns = random_model(4), [ids.T.contiguous().T for ids in SMALL_BATCH[:2]]
-    assert torch.equal(hidden_states(model, *columns)[0], hidden_states(model, *SMALL_BATCH[:2])[0])
+    assert torch.equal(compiled_hidden_states(model, *columns)[0], compiled_hidden_states(model, *SMALL_BATCH[:2])[0])
 
 
 @pytest.mark.parametrize("wrong", [-1, 11])
@@ -229,7 +229,7 @@ def test_a_second_derivative_is_refused(which: str) -> None:
         x = random_tensor(5, 2, 3, 6).requires_grad_()
         y = training.linear_cross_entropy(x, model.output.weight, random_ids(1, [3, 2], 3), PAD, 0.1)
     else:
-        x, y = model.src_embedding.weight, hidden_states(model, *SMALL_BATCH[:2])[0]
+        x, y = model.src_embedding.weight, compiled_hidden_states(model, *SMALL_BATCH[:2])[0]
     (gradient,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()

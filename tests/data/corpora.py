@@ -14,7 +14,7 @@ from typing import Any
 
 import datasets
 import pytest
-from commands import parquet_bytes, write_files
+from command_helpers import parquet_bytes, write_files
 
 from minitrans.data.batching import Batch
 from minitrans.data.settings import DataConfig
@@ -88,7 +88,7 @@ def long_pairs(n: int, n_words: int) -> Pairs:
     return list(zip(lines, lines[2:], strict=False))
 
 
-def peak_memory(work: Callable[..., object], *arguments: object) -> int:
+def peak_kb_during(work: Callable[..., object], *arguments: object) -> int:
     """The most kilobytes that this process has while it works."""
     most = 0
     with ThreadPoolExecutor() as pool:

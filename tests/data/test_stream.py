@@ -29,7 +29,7 @@ from minitrans.data.datamodule import TranslationDataModule
 from minitrans.data.settings import DataConfig
 from minitrans.data.stream import StreamLoader, add_word_counts
 from minitrans.errors import UserError
-from minitrans.text.reading import split_words
+from minitrans.text.reading import lowercase_words
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 TRAIN = [(" ".join(words), " ".join(reversed(words))) for n in (2, 3) for words in itertools.product("abcd", repeat=n)]
@@ -61,7 +61,7 @@ def loader(config: DataConfig, tokenizer: Tokenizer) -> StreamLoader:
     return StreamLoader(config, tokenizer, max_len=20, seed=5, others=others)
 
 
-def one_pass(stream: StreamLoader, n_pairs: int) -> list[Batch]:
+def read_until(stream: StreamLoader, n_pairs: int) -> list[Batch]:
     batches, n = [], 0
     for batch in stream:
         batches.append(batch)
@@ -99,8 +99,10 @@ def test_a_corpus_is_read_through_a_web_server(tmp_path: Path, tokenizer: Tokeni
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}/corpus"
-        read = one_pass(loader(data_config(address), tokenizer), len(TRAIN))
-        assert batch_source_ids(read) == batch_source_ids(one_pass(loader(data_config(folder), tokenizer), len(TRAIN)))
+        read = read_until(loader(data_config(address), tokenizer), len(TRAIN))
+        assert batch_source_ids(read) == batch_source_ids(
+            read_until(loader(data_config(folder), tokenizer), len(TRAIN))
+        )
         assert load_corpus(data_config(address))["valid"][:] == load_corpus(data_config(folder))["valid"][:]
         with pytest.raises(
             UserError, match=r"cannot read data\.path http://127.*/gone: .*; give a folder with train\.en"
@@ -111,7 +113,7 @@ def test_a_corpus_is_read_through_a_web_server(tmp_path: Path, tokenizer: Tokeni
 
 def test_a_pass_holds_every_pair_once(stream_config: DataConfig, tokenizer: Tokenizer) -> None:
     stream = loader(stream_config, tokenizer)
-    passes = [one_pass(stream, len(TRAIN)) for _ in range(2)]
+    passes = [read_until(stream, len(TRAIN)) for _ in range(2)]
     for batches in passes:
         pairs = decode_pairs(batches, tokenizer)
         assert sorted(pairs) == sorted(TRAIN)
@@ -124,7 +126,7 @@ def test_a_pass_holds_every_pair_once(stream_config: DataConfig, tokenizer: Toke
 def test_a_stream_goes_on_from_any_place(stream_config: DataConfig, tokenizer: Tokenizer) -> None:
     whole = loader(stream_config, tokenizer)
     unbroken = batch_source_ids(islice(whole, 40))
-    n_pass = len(one_pass(loader(stream_config, tokenizer), len(TRAIN)))
+    n_pass = len(read_until(loader(stream_config, tokenizer), len(TRAIN)))
     assert 3 < n_pass < 20
     for stop in range(2 * n_pass + 2):
         stopped = loader(stream_config, tokenizer)
@@ -141,7 +143,7 @@ def test_a_stream_goes_on_from_any_place(stream_config: DataConfig, tokenizer: T
 def test_a_stream_of_one_buffer_goes_on_from_its_end(tmp_path: Path, tokenizer: Tokenizer) -> None:
     settings = data_config(write(tmp_path / "corpus"), shuffle_buffer=1000)
     stopped, resumed = loader(settings, tokenizer), loader(settings, tokenizer)
-    n = len(one_pass(stopped, len(TRAIN)))
+    n = len(read_until(stopped, len(TRAIN)))
     resumed.load_state_dict(stopped.state_dict())
     assert batch_source_ids(islice(resumed, 3)) == batch_source_ids(islice(loader(settings, tokenizer), n, n + 3))
 
@@ -167,7 +169,7 @@ def test_the_words_of_what_was_read_are_kept(tmp_path: Path, tokenizer: Tokenize
     next(iter(stream))
     assert {*(data.source_words() or ())} == {"one", *"abcd"}
     n_first = len(first) - 2
-    one_pass(stream, n_first + 1)  # type: ignore[arg-type]
+    read_until(stream, n_first + 1)  # type: ignore[arg-type]
     assert {*(data.source_words() or ())} == {"one", "two", *"abcd"}
 
     resumed = loader(settings, tokenizer)
@@ -188,7 +190,7 @@ def test_training_pairs_are_not_kept_on_disk(
     assert list(zip(corpus["train"]["source"], corpus["train"]["target"], strict=True)) == TRAIN[:20]
     train_tokenizer(corpus["train"], TokenizerConfig(266))
     data = TranslationDataModule(settings, tokenizer, 20, 5, corpus)
-    assert len(one_pass(data.train_dataloader(), len(TRAIN))) > 3  # type: ignore[arg-type]
+    assert len(read_until(data.train_dataloader(), len(TRAIN))) > 3  # type: ignore[arg-type]
     kept = [Dataset.from_file(str(path)) for path in cache_folder.glob("*.arrow")]
     assert sorted(map(len, kept)) == [len(VALID), len(VALID)]  # text and ids
     again = load_corpus(settings)["train"]
@@ -200,7 +202,7 @@ def test_filters_hold_in_a_stream(tmp_path: Path, tokenizer: Tokenizer, caplog: 
     good = [*TRAIN, ("c", "d")]
     settings = data_config(write(tmp_path / "corpus", bad + TRAIN), deduplicate=True, max_length_ratio=3, min_length=2)
     stream = loader(settings, tokenizer)
-    got = decode_pairs(one_pass(stream, len(good)), tokenizer)
+    got = decode_pairs(read_until(stream, len(good)), tokenizer)
     assert sorted(got) == sorted(good)
     assert caplog.messages == [
         "left out 1 of 86 first training pairs: one side is empty",
@@ -211,7 +213,7 @@ def test_filters_hold_in_a_stream(tmp_path: Path, tokenizer: Tokenizer, caplog: 
     ]
     caplog.clear()
     plain = loader(replace(settings, deduplicate=False, max_length_ratio=None), tokenizer)
-    got = decode_pairs(one_pass(plain, len(good) + 3), tokenizer)
+    got = decode_pairs(read_until(plain, len(good) + 3), tokenizer)
     assert sorted(got) == sorted([*good, bad[1], ("b", "c"), ("c", "d")])
 
 
@@ -220,7 +222,7 @@ def test_a_stream_without_usable_pairs_ends_in_one_line(tmp_path: Path, tokenize
     with pytest.raises(UserError, match=r"corpus: no training pair is left; set other limits in data"):
         next(iter(loader(settings, tokenizer)))
     first = loader(data_config(write(tmp_path / "first", TRAIN[:3] + [("a", "")] * 2 * BUFFER_PAIRS)), tokenizer)
-    assert sorted(decode_pairs(one_pass(first, 6), tokenizer)) == sorted(TRAIN[:3] * 2)  # the last buffer has none
+    assert sorted(decode_pairs(read_until(first, 6), tokenizer)) == sorted(TRAIN[:3] * 2)  # the last buffer has none
 
 
 def test_a_fault_further_on_is_one_line(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +232,7 @@ def test_a_fault_further_on_is_one_line(tmp_path: Path, tokenizer: Tokenizer, mo
     with open(folder / "train.en", "ab") as file:
         file.write(b"\xff\n")
     with pytest.raises(UserError, match=r"train\.en, line 81: byte 1 is not valid UTF-8"):
-        one_pass(loader(data_config(folder), tokenizer), 1000)
+        read_until(loader(data_config(folder), tokenizer), 1000)
 
 
 def test_a_stream_that_breaks_off(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,9 +249,9 @@ def test_a_stream_that_breaks_off(tmp_path: Path, tokenizer: Tokenizer, monkeypa
 MEMORY_PROGRAM = """
 import sys
 from itertools import pairwise
-from corpora import data_config, peak_memory
+from corpora import data_config, peak_kb_during
 from minitrans.data.stream import StreamLoader, add_word_counts
-from minitrans.text.reading import split_words
+from minitrans.text.reading import lowercase_words
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 def read(n_pairs: int) -> None:
@@ -259,7 +261,7 @@ def read(n_pairs: int) -> None:
 settings = data_config(sys.argv[1], cache_dir=sys.argv[2], streaming=True, shuffle_buffer=500)
 tokenizer = Tokenizer.train(["0 1 2 3 4 5 6 7 8 9 words"], TokenizerConfig(280))
 batches = iter(StreamLoader(settings, tokenizer, 10_000, 0, {}))
-peaks = [peak_memory(read, 5_500) for _ in range(4)]
+peaks = [peak_kb_during(read, 5_500) for _ in range(4)]
 print(min(later - peak for peak, later in pairwise(peaks)))  # what is kept adds to each, a busy machine to one
 """
 
@@ -273,7 +275,7 @@ def test_memory_does_not_grow_with_what_has_been_read(tmp_path: Path) -> None:
 
 @given(st.lists(st.text()))
 def test_the_words_of_lines_are_those_of_each(lines: list[str]) -> None:
-    assert add_word_counts(Counter(), lines) == Counter(word for line in lines for word in split_words(line))
+    assert add_word_counts(Counter(), lines) == Counter(word for line in lines for word in lowercase_words(line))
 
 
 def test_words_are_counted_until_they_are_too_many(

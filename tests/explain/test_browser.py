@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from browser import needs_chromium, open_page_with_logs, visit
+from browser import needs_browser, open_page_and_record_events, visit
 
 import minitrans
 from minitrans.translate.translator import Translator
@@ -15,7 +15,7 @@ from minitrans.translate.translator import Translator
 if TYPE_CHECKING:
     from playwright.sync_api import Frame, Page
 
-pytestmark = needs_chromium
+pytestmark = needs_browser
 TEXTS = ["I love you.", "Machine <b>learning</b> is fun."]
 LOCAL_URL_PREFIXES = ("data:image/svg", "blob:", "about:srcdoc")  # asks nobody
 SVG_TAG_PREFIX = "{http://www.w3.org/2000/svg}"
@@ -30,7 +30,7 @@ def saved_page(translator: Translator, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def page_with_logs() -> Iterator[tuple["Page", list[str], list[str]]]:
-    with open_page_with_logs() as page:
+    with open_page_and_record_events() as page:
         yield page
 
 

@@ -55,11 +55,13 @@ def test_the_numbers_of_the_page_are_the_translators(translator: Translator, exp
             weights = getattr(other.attention, kind)
             assert torch.equal(unpack_weights(one["full"][kind], weights), weights)
             assert one["without"][kind] == sentence.head_ablation_log_probs[kind].tolist()
-        assert torch.equal(unpack_weights(one["cached"]["decoder"], sentence.cached_decoder), sentence.cached_decoder)
-        assert torch.equal(unpack_weights(one["cached"]["cross"], sentence.cached_cross), sentence.cached_cross)
+        assert torch.equal(
+            unpack_weights(one["cached"]["decoder"], sentence.stepwise_decoder), sentence.stepwise_decoder
+        )
+        assert torch.equal(unpack_weights(one["cached"]["cross"], sentence.stepwise_cross), sentence.stepwise_cross)
         assert one["log_prob"] == sentence.log_prob
         for step, known in zip(one["steps"], sentence.steps, strict=True):
-            assert step == known._asdict() | {"likeliest": [list(each) for each in known.likeliest]}
+            assert step == known._asdict() | {"top_pieces": [list(each) for each in known.top_pieces]}
 
 
 def test_the_page_is_small_loads_nothing_and_runs_its_own_script_alone(translator: Translator) -> None:
@@ -120,8 +122,8 @@ def test_what_is_left_out_is_said_and_the_last_layers_stay(
         first,
         config=replace(first.config, n_layers=3),
         translation=first.translation._replace(attention=attention),
-        cached_decoder=third(first.cached_decoder),
-        cached_cross=third(first.cached_cross),
+        stepwise_decoder=third(first.stepwise_decoder),
+        stepwise_cross=third(first.stepwise_cross),
         max_forbidden_weight=0.25,
         n_padded=1,
     )
@@ -134,7 +136,7 @@ def test_what_is_left_out_is_said_and_the_last_layers_stay(
     assert data["layers"] == [3]
     (shown,) = data["sentences"]
     assert torch.equal(unpack_weights(shown["full"]["cross"], cross[2:]), cross[2:])
-    for kind, weights in (("decoder", first.cached_decoder), ("cross", first.cached_cross)):
+    for kind, weights in (("decoder", first.stepwise_decoder), ("cross", first.stepwise_cross)):
         assert torch.equal(unpack_weights(shown["cached"][kind], weights), weights)
     assert (shown["forbidden"], shown["padded"]) == (0.25, 1)
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import run_cli
+from command_helpers import run_cli
 
 import minitrans
-from minitrans.explain.terminal import draw_translation
+from minitrans.explain.terminal import draw_cross_attention
 from minitrans.explain.tracing import TracedTranslation
 from minitrans.translate.translator import Translator
 
@@ -18,7 +18,7 @@ def traced(translator: Translator) -> TracedTranslation:
     return minitrans.explain(translator, "I love you.").sentences[0]
 
 
-def replace_attention(
+def replace_attention_and_texts(
     traced: TracedTranslation, source: list[str], target: list[str], cross: torch.Tensor
 ) -> TracedTranslation:
     attention = traced.attention._replace(source=source, target=target, cross=cross)
@@ -29,8 +29,8 @@ def test_a_row_for_each_piece_written_a_column_for_each_piece_read(traced: Trace
     cross = torch.zeros(2, 2, 3, 4)
     cross[1, 0] = torch.tensor([[1.0, 0, 0, 0], [0, 0.5, 0.5, 0], [0.1, 0.1, 0.1, 0.7]])
     cross[1, 1] = torch.tensor([[1.0, 0, 0, 0], [0, 0.3, 0.7, 0], [0.1, 0.1, 0.2, 0.6]])
-    drawn = replace_attention(traced, ["\u2581I", "saw", "\x1b", "</s>"], ["<s>", "我们", "a", "</s>"], cross)
-    assert list(draw_translation(drawn, 80)) == [
+    drawn = replace_attention_and_texts(traced, ["\u2581I", "saw", "\x1b", "</s>"], ["<s>", "我们", "a", "</s>"], cross)
+    assert list(draw_cross_attention(drawn, 80)) == [
         "a [2Jb → 译",
         "     ␣I saw ? EOS",
         "我们 ██",
@@ -41,16 +41,16 @@ def test_a_row_for_each_piece_written_a_column_for_each_piece_read(traced: Trace
 
 def test_columns_that_do_not_fit_stand_below(traced: TracedTranslation) -> None:
     cross = torch.full((1, 1, 1, 4), 0.25)
-    drawn = replace_attention(traced, ["aaaa", "bbbb", "cccc", "</s>"], ["<s>", "x"], cross)
-    assert list(draw_translation(drawn, 11))[1:] == ["  aaaa bbbb", "x ░░░░ ░░░░", "  cccc EOS", "x ░░░░ ░░░"]
-    assert list(draw_translation(drawn, 10))[1::2] == ["  aaaa", "  bbbb", "  cccc EOS"]
-    assert list(draw_translation(drawn, 1))[1::2] == ["  aaaa", "  bbbb", "  cccc", "  EOS"]
+    drawn = replace_attention_and_texts(traced, ["aaaa", "bbbb", "cccc", "</s>"], ["<s>", "x"], cross)
+    assert list(draw_cross_attention(drawn, 11))[1:] == ["  aaaa bbbb", "x ░░░░ ░░░░", "  cccc EOS", "x ░░░░ ░░░"]
+    assert list(draw_cross_attention(drawn, 10))[1::2] == ["  aaaa", "  bbbb", "  cccc EOS"]
+    assert list(draw_cross_attention(drawn, 1))[1::2] == ["  aaaa", "  bbbb", "  cccc", "  EOS"]
 
 
 def test_the_command_prints_each_text(
     tiny_run: Path, traced: TracedTranslation, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = "\n".join(draw_translation(traced, 10_000)) + "\n"
+    one = "\n".join(draw_cross_attention(traced, 10_000)) + "\n"
     assert run_cli("explain", tiny_run, "I love you.", " ", "I love you.")[:2] == (0, f"{one}\n{one}")
     assert caplog.messages == ["text 2 is blank: it is left out"]
 

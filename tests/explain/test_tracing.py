@@ -34,10 +34,10 @@ def traced(translator: Translator) -> list[TracedTranslation]:
 def test_each_step_took_the_likeliest_piece_and_all_make_up_the_score(traced: list[TracedTranslation]) -> None:
     for each in traced:
         pieces = each.attention.target[1:]
-        assert [step.likeliest[0][0] for step in each.steps] == pieces
-        assert [step.likeliest[0][1] for step in each.steps] == pytest.approx([step.taken_logp for step in each.steps])
+        assert [step.top_pieces[0][0] for step in each.steps] == pieces
+        assert [step.top_pieces[0][1] for step in each.steps] == pytest.approx([step.taken_logp for step in each.steps])
         for step in each.steps:
-            log_probs = [log_p for _, log_p in step.likeliest]
+            log_probs = [log_p for _, log_p in step.top_pieces]
             assert len(log_probs) == 5
             assert log_probs == sorted(log_probs, reverse=True)
             assert sum(map(math.exp, log_probs)) <= 1.0001
@@ -58,20 +58,20 @@ def test_a_piece_that_is_not_the_likeliest_has_its_own_probability(translator: T
     each = _trace(translator.bundle, TEXTS[0], translation, attention)
     expected = translation_log_prob(translator.bundle, attention)
     assert [sum(step.taken_logp for step in each.steps), each.log_prob] == pytest.approx([expected] * 2, abs=1e-4)
-    assert expected < sum(step.likeliest[0][1] for step in each.steps) - 1
+    assert expected < sum(step.top_pieces[0][1] for step in each.steps) - 1
 
 
 def test_the_cache_gives_what_the_full_pass_gives(traced: list[TracedTranslation]) -> None:
     for each in traced:
         assert each.max_forbidden_weight == 0
         assert each.n_padded == 2
-        assert each.cached_decoder.shape == each.attention.decoder.shape
-        assert each.cached_cross.shape == each.attention.cross.shape
-        assert (each.cached_decoder - each.attention.decoder).abs().max() < 1e-5
-        assert (each.cached_cross - each.attention.cross).abs().max() < 1e-5
+        assert each.stepwise_decoder.shape == each.attention.decoder.shape
+        assert each.stepwise_cross.shape == each.attention.cross.shape
+        assert (each.stepwise_decoder - each.attention.decoder).abs().max() < 1e-5
+        assert (each.stepwise_cross - each.attention.cross).abs().max() < 1e-5
         for t, step in enumerate(each.steps):
-            assert step.held == t
-            assert step.n_keys_read == [t + 1] * each.config.n_layers
+            assert step.n_keys_held_before == t
+            assert step.n_keys_read_by_layer == [t + 1] * each.config.n_layers
             assert step.source_kept
             assert 0 <= step.weight_difference < 1e-5
             assert 0 <= step.logit_difference < 1e-3
@@ -171,7 +171,7 @@ def translation_log_prob(bundle: Bundle, attention: AttentionWeights) -> float:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_any_dtype_of_the_model_will_do(tiny_run: Path, dtype: torch.dtype) -> None:
     (each,) = trace_translations(Translator.load(tiny_run, dtype=dtype, compiled="off"), TEXTS[:1])
-    assert each.cached_cross.dtype == dtype
+    assert each.stepwise_cross.dtype == dtype
     if dtype == torch.float64:
         assert max(step.logit_difference for step in each.steps) < 1e-10
 

@@ -8,37 +8,37 @@ from typing import Any
 
 import pytest
 import torch
-from commands import CORPUS, run_cli, run_readme_code
-from conftest import BOS, EOS, PAD, force_likeliest_tokens, random_ids, random_model
+from command_helpers import TEST_CORPUS_DIR, run_cli, run_readme_code
+from conftest import BOS, EOS, PAD, force_constant_token_ranking, random_ids, random_model
 
 pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 
 from minitrans.errors import UserError
 from minitrans.export import ctranslate2 as export_ctranslate2
-from minitrans.export.ctranslate2 import engine_decode, engine_translate, export, load_engine, save_engine, vocab_pieces
+from minitrans.export.ctranslate2 import engine_greedy, engine_translate, export, load_engine, save_engine, vocab_pieces
 from minitrans.model.decoding import CachedStepper, greedy_decode
 from minitrans.model.transformer import Transformer
 from minitrans.translate.translator import Translator
 
-PIECES = [f"p{i}" for i in range(11)]
+DUMMY_VOCABULARY = [f"p{i}" for i in range(11)]
 MAX_LEN = 17
 
 # What a user may type: to be cleaned, to be left empty, to be cut, and what looks like special pieces; and sentences.
 ODD_LINES = ["", " \t ", "I  love\u2028you.\r", "Cafe\u0301 \u2581\u2581 a\u200db\x9fc\x00\ud800!"]
 ODD_LINES += ["<s> </s> <unk> <0x41>", "cat " * 99, "机器🤖"]
-SENTENCES = (CORPUS / "test.en").read_text(encoding="utf-8").splitlines()[:300]
+SENTENCES = (TEST_CORPUS_DIR / "test.en").read_text(encoding="utf-8").splitlines()[:300]
 TYPED_LINES = ["I don’t “know” – it’s…", "1. HELLO!! How are you ? I’m fine 😀"]  # as people do
 TYPED_LINES += ["“Good night”", "— ☂", "Ｈｉ,Tom"]
 LINES = [*ODD_LINES, *TYPED_LINES, *SENTENCES, *(" ".join(SENTENCES[i : i + 9]) for i in range(0, 90, 9))]
 
 
 def make_engine(model: Transformer, folder: Path) -> Any:
-    save_engine(folder, model, PIECES, unk_id=PAD)
+    save_engine(folder, model, DUMMY_VOCABULARY, unk_id=PAD)
     return load_engine(folder)
 
 
 def constant_output_model(*best: int) -> Transformer:
-    return force_likeliest_tokens(random_model(1, tie_embeddings=False).float(), *best)
+    return force_constant_token_ranking(random_model(1, tie_embeddings=False).float(), *best)
 
 
 def test_loading_leaves_our_threads_alone(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_the_engine_takes_our_tokens_where_a_model_is_special(
     ids = random_ids(1, lengths, max(lengths)).tolist()  # without EOS, which the engine appends itself:
     sources = [[BOS if i == EOS else i for i in row[:n]] for row, n in zip(ids, lengths, strict=True)]
     own = [greedy_decode(CachedStepper(model), torch.tensor([[*source, EOS]]))[0].ids for source in sources]
-    assert engine_decode(make_engine(model, tmp_path), PIECES, model.config.max_len, sources) == own
+    assert engine_greedy(make_engine(model, tmp_path), DUMMY_VOCABULARY, model.config.max_len, sources) == own
     assert expected is None or own == expected
 
 
@@ -76,7 +76,7 @@ def test_tied_matrices_are_written_once(tmp_path: Path) -> None:
     sizes = []
     for tie_embeddings in (True, False):
         (folder := tmp_path / str(tie_embeddings)).mkdir()
-        save_engine(folder, random_model(1, tie_embeddings=tie_embeddings).float(), PIECES, unk_id=PAD)
+        save_engine(folder, random_model(1, tie_embeddings=tie_embeddings).float(), DUMMY_VOCABULARY, unk_id=PAD)
         sizes.append((folder / "model.bin").stat().st_size)
     assert sizes[1] - sizes[0] == pytest.approx(2 * 11 * 6 * 4, abs=150)  # and some names
 
@@ -120,7 +120,7 @@ def test_its_readme_translates_as_we_do(folder: Path, translator: Translator) ->
 @pytest.mark.parametrize(("piece", "lengths"), [("</s>", {0, 1}), ("a", {0, 19, 26, 40}), ("<0x0A>", {0, 1})])
 def test_its_readme_ends_where_we_do(piece: str, lengths: set[int], tiny_run: Path, tmp_path: Path) -> None:
     bundle = Translator.load(tiny_run).bundle
-    force_likeliest_tokens(bundle.model, vocab_pieces(bundle).index(piece))
+    force_constant_token_ranking(bundle.model, vocab_pieces(bundle).index(piece))
     export(bundle, tmp_path / "engine")
     expected = Translator(bundle).translate(ODD_LINES)
     assert run_readme_code(tmp_path / "engine", ODD_LINES, "torch") == expected

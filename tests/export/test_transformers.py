@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from commands import CORPUS, run_cli, run_readme_code
-from conftest import force_likeliest_tokens, randomize
+from command_helpers import TEST_CORPUS_DIR, run_cli, run_readme_code
+from conftest import force_constant_token_ranking, randomize
 
 pytest.importorskip("transformers", reason="the extra `hf` is not installed")
 
 from minitrans.errors import UserError
 from minitrans.export import transformers as export_transformers
 from minitrans.export.transformers import (
-    engine_decode,
+    engine_greedy,
     engine_translate,
     export,
     fast_tokenizer,
@@ -30,7 +30,9 @@ from minitrans.translate.bundle import Bundle
 from minitrans.translate.scoring import score
 from minitrans.translate.translator import Translator
 
-SENTENCES = [line for name in ("en", "zh") for line in (CORPUS / f"test.{name}").read_text("utf-8").splitlines()[:300]]
+SENTENCES = [
+    line for name in ("en", "zh") for line in (TEST_CORPUS_DIR / f"test.{name}").read_text("utf-8").splitlines()[:300]
+]
 GERMAN = ["Die Katze sitzt auf dem Baum.", "Wo ist der Bahnhof?", "Größe und Straße", "Ich esse zwei Äpfel."] * 9
 ODD_LINES = ["", " \t ", "I  love\u2028you.\r", "Cafe\u0301 \u2581\u2581 a\u200db\x9fc\x00!", "<s> </s> <unk> <0x41>"]
 TYPED_LINES = [
@@ -96,7 +98,7 @@ def test_five_beams_find_what_ours_do(translator: Translator, tmp_path: Path) ->
     texts = [text for line in lines for text, _ in tokenizer.reader.preprocess_line(line)]
     longest = translator.bundle.model.config.max_len - 1
     rows = [torch.tensor([[*tokenizer.encode(text)[:longest], tokenizer.eos_id]]) for text in texts]
-    ids = [engine_decode(engine, translator.bundle, row, 5)[0] for row in rows]
+    ids = [engine_greedy(engine, translator.bundle, row, 5)[0] for row in rows]
     expected = [translation.text for translation in translator.translations(lines, 5)]
     assert tokenizer.decode_batch(ids) == expected
     assert expected != translator.translate(lines)
@@ -184,7 +186,7 @@ EXPORT_FAULTS: dict[str, tuple[Any, str]] = {
 def test_what_computes_otherwise_is_refused(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = untrained_bundle(tokenizer_of("bpe"), "en", "zh")
     broken, message = EXPORT_FAULTS[fault]
-    save, weights_of = export_transformers.save_engine, export_transformers.hf_state_dict
+    save, weights_of = export_transformers.save_engine, export_transformers.blenderbot_state_dict
 
     def save_broken(folder: Path, bundle: Bundle) -> None:
         save(folder, bundle)
@@ -196,7 +198,7 @@ def test_what_computes_otherwise_is_refused(fault: str, tmp_path: Path, monkeypa
     if broken is None:
         bundle.model.encoder.norm.eps = 0.25
     elif callable(broken):
-        monkeypatch.setattr(export_transformers, "hf_state_dict", lambda model: broken(weights_of(model)))
+        monkeypatch.setattr(export_transformers, "blenderbot_state_dict", lambda model: broken(weights_of(model)))
     else:
         monkeypatch.setattr(export_transformers, "save_engine", save_broken)
     with pytest.raises(UserError) as refused:
@@ -217,9 +219,9 @@ def test_sizes_that_the_class_has_no_setting_for_are_refused(tmp_path: Path) -> 
 
 def test_pad_and_bos_are_never_written(tmp_path: Path) -> None:
     bundle = untrained_bundle(tokenizer_of("bpe"), "en", "zh", tie_embeddings=False)
-    force_likeliest_tokens(bundle.model, bundle.tokenizer.pad_id, bundle.tokenizer.bos_id, 300)
+    force_constant_token_ranking(bundle.model, bundle.tokenizer.pad_id, bundle.tokenizer.bos_id, 300)
     export(bundle, tmp_path / "engine")
-    ids = engine_decode(load_engine(tmp_path / "engine"), bundle, torch.tensor([[7, bundle.tokenizer.eos_id]]))
+    ids = engine_greedy(load_engine(tmp_path / "engine"), bundle, torch.tensor([[7, bundle.tokenizer.eos_id]]))
     assert ids == [[300] * 14]
 
 

@@ -7,11 +7,11 @@ from torch import Tensor
 from minitrans.model.transformer import Transformer
 
 SOURCE_LENGTHS = [4, 7, 1, 6, 2, 7, 3, 5, 4]
-TARGET_LIMITS = [18, 24, 12, 22, 14, 24, 16, 20, 18]
+OUTPUT_LIMITS = [18, 24, 12, 22, 14, 24, 16, 20, 18]
 DECODING_SEED = 5  # its rows end at eight different steps, some by EOS, some at their limit
 
 
-def decoding_model(seed: int, vocab_size: int = 11, max_len: int = 29) -> Transformer:
+def varied_model(seed: int, vocab_size: int = 11, max_len: int = 29) -> Transformer:
     """A random model that seldom says what it has just been told, so that its outputs vary and end."""
     model = random_model(seed, d_model=10, vocab_size=vocab_size, max_len=max_len, tie_embeddings=False)
     with torch.no_grad():

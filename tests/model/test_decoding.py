@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import BOS, EOS, PAD, random_ids, random_tensor, record_calls
-from decoding_models import DECODING_SEED, SOURCE_LENGTHS, TARGET_LIMITS, decoding_model, decoding_sources
+from decoding_models import DECODING_SEED, OUTPUT_LIMITS, SOURCE_LENGTHS, decoding_sources, varied_model
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -31,7 +31,7 @@ from minitrans.model.transformer import Transformer
 
 S, V = 7, 11
 
-MODEL, SRC_IDS = decoding_model(DECODING_SEED), decoding_sources(DECODING_SEED)
+MODEL, SRC_IDS = varied_model(DECODING_SEED), decoding_sources(DECODING_SEED)
 CACHED_STEPPER = CachedStepper(MODEL)
 
 MakeStepper = Callable[[Transformer], Stepper[Any]]
@@ -58,9 +58,9 @@ def test_the_length_limit_grows_with_the_source_up_to_max_len(src_len: int, limi
 def test_each_row_has_the_limit_of_its_real_tokens() -> None:
     src_ids = torch.cat([SRC_IDS, torch.full((1, S), PAD)])
     limits = length_limits(src_ids, MODEL.config)
-    assert limits == [*TARGET_LIMITS, 10]
+    assert limits == [*OUTPUT_LIMITS, 10]
     assert {type(limit) for limit in limits} == {int}
-    assert length_limits(src_ids, decoding_model(0, max_len=13).config) == [*(min(13, n) for n in TARGET_LIMITS), 10]
+    assert length_limits(src_ids, varied_model(0, max_len=13).config) == [*(min(13, n) for n in OUTPUT_LIMITS), 10]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -99,7 +99,7 @@ def count_rows_unlike_full_pass(model: Transformer, src_ids: Tensor) -> int:
 
 @given(seed=st.integers(0, 2**20), vocab_size=st.integers(6, 13), max_len=st.integers(8, 31))
 def test_any_model_decodes_the_same_three_ways(seed: int, vocab_size: int, max_len: int) -> None:
-    model = decoding_model(seed, vocab_size, max_len)
+    model = varied_model(seed, vocab_size, max_len)
     src_ids = random_ids(seed + 1, [3, 5, 1, 5], 5, vocab_size)
     assert count_rows_unlike_full_pass(model, src_ids) == 0
     assert greedy_ids(CachedStepper(model), src_ids) == greedy_ids(UncachedStepper(model), src_ids)
@@ -109,7 +109,7 @@ def test_the_lively_model_is_lively() -> None:
     """Otherwise the tests that use it would show little."""
     outputs = greedy_ids(CACHED_STEPPER, SRC_IDS)
     assert not {PAD, BOS, EOS} & {token for output in outputs for token in output}
-    by_eos = [len(output) for output, limit in zip(outputs, TARGET_LIMITS, strict=True) if len(output) < limit]
+    by_eos = [len(output) for output, limit in zip(outputs, OUTPUT_LIMITS, strict=True) if len(output) < limit]
     assert len(set(by_eos)) >= 4
     assert len(by_eos) < len(outputs)
     assert sum(len(set(output)) > 3 for output in outputs) >= 4
@@ -123,7 +123,7 @@ def test_finished_rows_leave_at_once(batch: list[int], monkeypatch: pytest.Monke
     fed = record_calls(monkeypatch, Transformer, "step")
     selected = record_calls(monkeypatch, DecoderCache, "select_rows")
     outputs = greedy_ids(CACHED_STEPPER, SRC_IDS[batch])
-    limits = [TARGET_LIMITS[row] for row in batch]
+    limits = [OUTPUT_LIMITS[row] for row in batch]
     ends = [min(len(output) + 1, limit) for output, limit in zip(outputs, limits, strict=True)]
     assert [ids.shape for _, ids, _ in fed] == [(sum(end > t for end in ends), 1) for t in range(max(ends))]
     assert len(selected) == len(set(ends)) - 1
@@ -142,11 +142,11 @@ def test_both_steppers_take_one_batch_at_a_time() -> None:
 def test_there_is_room_for_the_longest_row_and_nothing_is_recorded(
     make_stepper: MakeStepper, search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = record_calls(monkeypatch, decoding, "likeliest_token")
+    chosen = record_calls(monkeypatch, decoding, "greedy_token_ids")
     made = record_calls(monkeypatch, Transformer, "init_cache")
     search(make_stepper(MODEL), SRC_IDS)
     rooms = [capacity for *_, capacity in made]
-    assert rooms == ([max(TARGET_LIMITS)] if make_stepper is CachedStepper else [])
+    assert rooms == ([max(OUTPUT_LIMITS)] if make_stepper is CachedStepper else [])
     assert {type(room) for room in rooms} <= {int}  # a tensor would make every step wait for its device
     assert chosen
     assert not any(logits.requires_grad for logits, _ in chosen)
@@ -211,7 +211,7 @@ def test_beam_search_is_the_plain_one_in_every_row(beam: int, length_penalty: fl
 
 @given(st.integers(0, 1000), st.integers(1, 6), st.integers(1, 4), st.integers(6, 11))
 def test_beam_search_is_the_plain_one_for_any_model(seed: int, beam: int, n_rows: int, vocab_size: int) -> None:
-    model, src_ids = decoding_model(seed, vocab_size, max_len=9), random_ids(seed, [4, 1, 3, 2][:n_rows], 4, vocab_size)
+    model, src_ids = varied_model(seed, vocab_size, max_len=9), random_ids(seed, [4, 1, 3, 2][:n_rows], 4, vocab_size)
     for source, hypotheses in zip(src_ids, beam_search(CachedStepper(model), src_ids, beam), strict=True):
         assert_same_hypotheses(hypotheses, plain_beam_search(model, source[source != PAD], beam, 1.0))
 
@@ -219,7 +219,7 @@ def test_beam_search_is_the_plain_one_for_any_model(seed: int, beam: int, n_rows
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("seed", [*range(5), None])
 def test_one_beam_is_greedy_decoding(seed: int | None, dtype: torch.dtype) -> None:
-    model = decoding_model(seed or 0).to(dtype)
+    model = varied_model(seed or 0).to(dtype)
     if seed is None:  # all tokens are as likely
         torch.nn.init.zeros_(model.output.weight)
     stepper, src_ids = CachedStepper(model), decoding_sources(seed or 0)
@@ -256,6 +256,6 @@ def test_a_row_leaves_the_batch_with_its_last_beam(monkeypatch: pytest.MonkeyPat
 def test_a_row_ends_at_its_limit_with_fewer_hypotheses_than_beams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "length_limit", lambda src_len, max_len: src_len)
     src_ids = torch.tensor([[0, 2, PAD], [0, 2, 4]])
-    first, second = beam_search(CachedStepper(decoding_model(0, vocab_size=6)), src_ids, 100)
+    first, second = beam_search(CachedStepper(varied_model(0, vocab_size=6)), src_ids, 100)
     assert sorted(len(h.ids) for h in first) == [0] + [1] * 3 + [2] * 9
     assert len(second) == 1 + 3 + 9 + 27

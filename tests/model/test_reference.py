@@ -11,6 +11,6 @@ def test_the_softmax_of_very_large_scores_is_finite() -> None:
 
 
 def test_attend_without_keys_gives_zero() -> None:
-    output, weights = reference.attend(np.ones(4), np.zeros((0, 4)), np.zeros((0, 3)))
+    output, weights = reference.attend_one_query(np.ones(4), np.zeros((0, 4)), np.zeros((0, 3)))
     assert output.tolist() == [0.0, 0.0, 0.0]
     assert weights.shape == (0,)

@@ -18,7 +18,7 @@ from minitrans.translate.bundle import count_parameters
 B, S, T, H, DH, D, V, MAX_LEN = 3, 7, 5, 2, 4, 6, 11, 17
 LENGTHS = [4, 7, 1]
 
-CONFIG = TransformerConfig(vocab_size=V, pad_id=PAD, bos_id=BOS, eos_id=EOS)
+DEFAULT_CONFIG = TransformerConfig(vocab_size=V, pad_id=PAD, bos_id=BOS, eos_id=EOS)
 SRC_IDS, TGT_IN = random_ids(1, LENGTHS, S), random_tgt_in(2, B, T)
 
 
@@ -42,14 +42,14 @@ SRC_IDS, TGT_IN = random_ids(1, LENGTHS, S), random_tgt_in(2, B, T)
 )
 def test_a_setting_that_makes_no_sense_is_named(setting: str, value: float, message: str) -> None:
     with pytest.raises(ValueError, match=rf"^model\.{setting} {message}"):
-        dataclasses.replace(CONFIG, **{setting: value})  # type: ignore[arg-type]
+        dataclasses.replace(DEFAULT_CONFIG, **{setting: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("n_heads", [3, 48])  # 128 is divisible by 128 // 48 = 2, but not by 48
 def test_a_model_that_does_not_divide_into_heads_is_refused(n_heads: int) -> None:
     message = rf"model\.d_model \(128\) is not divisible by model\.n_heads \({n_heads}\)"
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(CONFIG, n_heads=n_heads)
+        dataclasses.replace(DEFAULT_CONFIG, n_heads=n_heads)
 
 
 def test_of_many_settings_that_make_no_sense_the_first_is_named() -> None:
@@ -59,7 +59,7 @@ def test_of_many_settings_that_make_no_sense_the_first_is_named() -> None:
     )
     for name in list(wrong):
         with pytest.raises(ValueError, match=rf"^model\.{name} "):
-            dataclasses.replace(CONFIG, **wrong)  # type: ignore[arg-type]
+            dataclasses.replace(DEFAULT_CONFIG, **wrong)  # type: ignore[arg-type]
         del wrong[name]
 
 
@@ -70,7 +70,7 @@ def test_special_ids_must_differ() -> None:
 
 def test_a_setting_left_out_has_its_default_and_none_changes_under_a_model() -> None:
     """The defaults are part of the interface, for a settings file need not name them."""
-    assert dataclasses.asdict(CONFIG) == {
+    assert dataclasses.asdict(DEFAULT_CONFIG) == {
         "vocab_size": V,
         "pad_id": PAD,
         "bos_id": BOS,
@@ -85,9 +85,9 @@ def test_a_setting_left_out_has_its_default_and_none_changes_under_a_model() -> 
         "attention_dropout": 0.0,
         "tie_embeddings": True,
     }
-    assert CONFIG.head_size == 32
+    assert DEFAULT_CONFIG.head_size == 32
     with pytest.raises(dataclasses.FrozenInstanceError):
-        CONFIG.d_model = 12  # type: ignore[misc]
+        DEFAULT_CONFIG.d_model = 12  # type: ignore[misc]
 
 
 def test_the_smallest_settings_are_accepted() -> None:
@@ -99,7 +99,7 @@ def test_the_smallest_settings_are_accepted() -> None:
 
 
 def test_settings_reach_every_layer() -> None:
-    model = Transformer(dataclasses.replace(CONFIG, n_layers=4, d_head=DH, dropout=0.25, attention_dropout=0.5))
+    model = Transformer(dataclasses.replace(DEFAULT_CONFIG, n_layers=4, d_head=DH, dropout=0.25, attention_dropout=0.5))
     assert len(model.encoder.layers) == len(model.decoder.layers) == 4
     assert len(attention_modules(model)) == 12
     assert {(each.n_heads, each.d_head, each.dropout) for each in attention_modules(model).values()} == {(4, DH, 0.5)}
@@ -111,17 +111,19 @@ def test_settings_reach_every_layer() -> None:
 
 
 def test_a_cast_model_has_positions_as_exact_as_its_dtype() -> None:
-    exact = sinusoidal_positions(CONFIG.max_len, CONFIG.d_model)
-    assert torch.equal(Transformer(CONFIG).positions, exact.float())
-    assert torch.equal(Transformer(CONFIG).double().positions, exact)
-    assert torch.equal(Transformer(CONFIG).bfloat16().double().positions, exact)
+    exact = sinusoidal_positions(DEFAULT_CONFIG.max_len, DEFAULT_CONFIG.d_model)
+    assert torch.equal(Transformer(DEFAULT_CONFIG).positions, exact.float())
+    assert torch.equal(Transformer(DEFAULT_CONFIG).double().positions, exact)
+    assert torch.equal(Transformer(DEFAULT_CONFIG).bfloat16().double().positions, exact)
 
 
 def test_positions_move_with_the_weights_alone() -> None:
     with torch.device("meta"):
-        assert Transformer(CONFIG).positions.is_meta
-    assert Transformer(CONFIG).to("meta").positions.is_meta
-    unmoved = Transformer(CONFIG).to_empty(device="meta", recurse=False)  # the weights are in modules of their own
+        assert Transformer(DEFAULT_CONFIG).positions.is_meta
+    assert Transformer(DEFAULT_CONFIG).to("meta").positions.is_meta
+    unmoved = Transformer(DEFAULT_CONFIG).to_empty(
+        device="meta", recurse=False
+    )  # the weights are in modules of their own
     assert not unmoved.output.weight.is_meta
     assert not unmoved.positions.is_meta
 
@@ -174,7 +176,7 @@ def test_parameters_are_as_many_as_the_sizes_call_for(n_heads: int, d_head: int,
 @pytest.mark.parametrize("tied", [True, False])
 def test_embeddings_begin_normal_with_the_right_spread_and_norms_with_one_and_zero(tied: bool) -> None:
     torch.manual_seed(0)
-    config = dataclasses.replace(CONFIG, vocab_size=500, d_model=64, n_heads=2, n_layers=1, tie_embeddings=tied)
+    config = dataclasses.replace(DEFAULT_CONFIG, vocab_size=500, d_model=64, n_heads=2, n_layers=1, tie_embeddings=tied)
     model = Transformer(config)
     for table in (model.src_embedding, model.tgt_embedding, model.output):
         spread = table.weight * math.sqrt(64)  # of 32000 elements
@@ -230,7 +232,7 @@ def test_the_stacks_keep_no_weights_unless_asked_for() -> None:
 @pytest.mark.parametrize("name", ["dropout", "attention_dropout"])
 def test_dropout_changes_the_logits_in_training_alone(name: str) -> None:
     torch.manual_seed(0)
-    config = dataclasses.replace(CONFIG, **{"dropout": 0.0, name: 0.5})  # type: ignore[arg-type]
+    config = dataclasses.replace(DEFAULT_CONFIG, **{"dropout": 0.0, name: 0.5})  # type: ignore[arg-type]
     model = Transformer(config).double().train()
     assert worst_deviation([model(SRC_IDS, TGT_IN)], [model(SRC_IDS, TGT_IN)]) > 1e-3
     model.eval()

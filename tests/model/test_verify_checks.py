@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from minitrans.cachecheck.measure import LOWER_DTYPES, Check
+from minitrans.cachecheck.check import LOWER_DTYPES, Check
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.subject import ModelAndPairs, fresh_model, model_and_random_pairs
 
@@ -13,7 +13,7 @@ OPTIONAL_CHECK_PREFIXES = "compiled.", "export."  # see tests/verify
 
 
 @pytest.fixture(scope="module")
-def fresh_model_subjects() -> Mapping[torch.dtype, ModelAndPairs]:
+def subject_by_dtype() -> Mapping[torch.dtype, ModelAndPairs]:
     subject = model_and_random_pairs(fresh_model())
     return {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER_DTYPES)}
 
@@ -21,5 +21,5 @@ def fresh_model_subjects() -> Mapping[torch.dtype, ModelAndPairs]:
 @pytest.mark.parametrize(
     "check", [c for c in CHECKS if not c.id.startswith(OPTIONAL_CHECK_PREFIXES)], ids=lambda check: check.id
 )
-def test_check(check: Check, fresh_model_subjects: Mapping[torch.dtype, ModelAndPairs]) -> None:
-    assert check.run(fresh_model_subjects).passed
+def test_check(check: Check, subject_by_dtype: Mapping[torch.dtype, ModelAndPairs]) -> None:
+    assert check.run(subject_by_dtype).passed

@@ -21,7 +21,7 @@ MODEL_CONFIG = TransformerConfig(
     vocab_size=150, pad_id=0, bos_id=1, eos_id=2, d_model=16, n_heads=2, d_ff=24, n_layers=2, max_len=32
 )
 FLAGS = ["--sentences", "12", "--single", "3", "--minutes", "0", "--threads", "1"]
-PEERS = [pytest.param(HF, marks=needs_transformers), pytest.param(CT2, marks=needs_ctranslate2)]
+PEER_PAIRS = [pytest.param(HF, marks=needs_transformers), pytest.param(CT2, marks=needs_ctranslate2)]
 
 
 @pytest.fixture
@@ -43,27 +43,27 @@ def sources() -> IdLists:
 
 
 @pytest.fixture
-def quick_comparison(monkeypatch: pytest.MonkeyPatch, model: Transformer, sources: IdLists) -> None:
+def patch_for_quick_comparison(monkeypatch: pytest.MonkeyPatch, model: Transformer, sources: IdLists) -> None:
     """A comparison that takes seconds."""
-    monkeypatch.setattr(bench_decode, "train_model", lambda *arguments: (model, sources))
+    monkeypatch.setattr(bench_decode, "make_model_and_sources", lambda *arguments: (model, sources))
     monkeypatch.setattr(bench_decode, "peak_memory", lambda *arguments: 123.0)
     monkeypatch.setattr(bench_decode, "SENTENCE_LENGTHS", (8, 16))
     monkeypatch.setattr(bench_train, "BF16_CPU_FLAGS", bench_train.describe_machine()["flags"])
 
 
-@pytest.mark.parametrize("name", [OURS, "minitrans, plain", "minitrans, no cache", *PEERS])
+@pytest.mark.parametrize("name", [OURS, "minitrans, plain", "minitrans, no cache", *PEER_PAIRS])
 def test_all_decode_the_same(name: str, model: Transformer, sources: IdLists, tmp_path: Path) -> None:
     want = [greedy_decode(CachedStepper(model), torch.tensor([source]))[0].ids for source in sources]
     assert len({len(ids) for ids in want}) > 5
-    decode = bench_decode.CONTENDERS[name](model, tmp_path)
+    decode = bench_decode.DECODER_BUILDERS[name](model, tmp_path)
     assert decode(sources) == want
     assert [decode([source])[0] for source in sources] == want
 
 
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name", PEER_PAIRS)
 def test_peers_search_with_beams(name: str, model: Transformer, sources: IdLists, tmp_path: Path) -> None:
-    own, other = (bench_decode.CONTENDERS[who](model, tmp_path)(sources, 5) for who in (OURS, name))
-    assert other != bench_decode.CONTENDERS[name](model, tmp_path)(sources)
+    own, other = (bench_decode.DECODER_BUILDERS[who](model, tmp_path)(sources, 5) for who in (OURS, name))
+    assert other != bench_decode.DECODER_BUILDERS[name](model, tmp_path)(sources)
     assert sum(a == b for a, b in zip(own, other, strict=True)) > len(sources) / 2  # they end a search differently
 
 
@@ -73,7 +73,7 @@ def test_a_model_is_trained_and_its_sources_end(monkeypatch: pytest.MonkeyPatch,
     )
     monkeypatch.setattr(bench_train, "Settings", lambda batch_tokens: tiny)
     monkeypatch.setattr(bench_decode, "MIN_MAX_TRAINING_STEPS", (2, 2))
-    model, sources = bench_decode.train_model(tmp_path, TimeBudget("test", 0))
+    model, sources = bench_decode.make_model_and_sources(tmp_path, TimeBudget("test", 0))
     assert not model.training
     assert len(sources) == 300
     assert {source[-1] for source in sources} == {model.config.eos_id}
@@ -85,7 +85,7 @@ def test_memory_is_that_of_a_process_of_its_own(model: Transformer, sources: IdL
 
 
 @needs_peers
-@pytest.mark.usefixtures("quick_comparison")
+@pytest.mark.usefixtures("patch_for_quick_comparison")
 def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench_decode.main(["--json", *FLAGS]) == 0
     result = json.loads(capsys.readouterr().out)
@@ -96,7 +96,7 @@ def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert min(result[ratio] for ratio in ratios) > 0
     assert result["sentences"] == 12
     rows = {row["name"]: row for row in result["contenders"]}
-    assert [*rows] == [*bench_decode.CONTENDERS]
+    assert [*rows] == [*bench_decode.DECODER_BUILDERS]
     assert {row["different"] for name, row in rows.items() if "8" not in name and "16" not in name} == {0}
     own, hf = (rows[name]["sentences_per_second"] for name in (OURS, HF))
     assert result["ratio_to_hf_batched"] == pytest.approx(own / hf)
@@ -110,7 +110,7 @@ def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @needs_peers
-@pytest.mark.usefixtures("quick_comparison")
+@pytest.mark.usefixtures("patch_for_quick_comparison")
 def test_a_peer_that_decodes_something_else_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,7 +131,7 @@ def test_a_round_is_every_contender_once(sources: IdLists) -> None:
     assert sorted(calls[4:]) == sorted([("a", 2, 4), ("a", 1, 4), ("b", 2, 4), ("b", 1, 4)] * 3)
     assert {name for name, _, _ in calls[4:8]} == {"a", "b"}
     assert timings["a"].outputs == [[7]] * 3
-    assert len(timings["a"].seconds) == 2
+    assert len(timings["a"].batch_seconds) == 2
 
 
 def test_no_cache_is_timed_once_where_it_takes_long(monkeypatch: pytest.MonkeyPatch, sources: IdLists) -> None:
@@ -149,7 +149,7 @@ def test_no_cache_is_timed_once_where_it_takes_long(monkeypatch: pytest.MonkeyPa
 
 
 @needs_peers
-@pytest.mark.usefixtures("quick_comparison")
+@pytest.mark.usefixtures("patch_for_quick_comparison")
 def test_an_interrupt_leaves_what_was_measured_with_bfloat16_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,7 +161,7 @@ def test_an_interrupt_leaves_what_was_measured_with_bfloat16_left_out(
     printed = interrupted_output("peak_memory", bench_decode, FLAGS, monkeypatch, capsys)
     assert f"left out: {bench_decode.OURS_BF16}" in printed
     assert f"| {HF} |" in printed
-    nothing = interrupted_output("train_model", bench_decode, FLAGS, monkeypatch, capsys)
+    nothing = interrupted_output("make_model_and_sources", bench_decode, FLAGS, monkeypatch, capsys)
     assert nothing == "interrupted before anything was measured\n"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import instruction_sets
 import pytest
 
-FLAGS = ["fpu", "avx2", "avx512f", "avx512_bf16", "amx_tile"]
+CPU_FLAGS = ["fpu", "avx2", "avx512f", "avx512_bf16", "amx_tile"]
 RESTART_PROGRAM = """
 import sys
 sys.path.append(sys.argv[1])
@@ -24,18 +24,24 @@ def test_a_program_starts_again_held_to_it(tmp_path: Path) -> None:
         sys.executable,
         tmp_path / "program.py",
         Path(instruction_sets.__file__).parent,
-        *FLAGS,
+        *CPU_FLAGS,
     ]
     assert subprocess.check_output(command, text=True) == "DEFAULT\n"
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("sse2", []), ("avx2", FLAGS[1:2]), ("avx512", FLAGS[1:3]), ("avx512_bf16", FLAGS[1:4]), (None, FLAGS[1:])],
+    [
+        ("sse2", []),
+        ("avx2", CPU_FLAGS[1:2]),
+        ("avx512", CPU_FLAGS[1:3]),
+        ("avx512_bf16", CPU_FLAGS[1:4]),
+        (None, CPU_FLAGS[1:]),
+    ],
 )
 def test_flags_are_those_that_may_be_used(
     name: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = instruction_sets.INSTRUCTION_SETS[name].environment if name else {}
     monkeypatch.setattr("os.environ", held)
-    assert instruction_sets.usable_flags(FLAGS) == expected
+    assert instruction_sets.usable_flags(CPU_FLAGS) == expected

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import draw_pictures
 import pytest
-from draw_pictures import PICTURE_DIR, SHOWN_STEP, draw_cached_step, draw_cross_attention, draw_masks, draw_who_computes
+from draw_pictures import PICTURE_DIR, SHOWN_STEP, draw_backends, draw_cached_step, draw_cross_attention, draw_masks
 
 from minitrans import Translator
 from minitrans.explain.tracing import TracedTranslation, trace_translations
@@ -26,7 +26,7 @@ def rects_of_class(picture: str, kind: str) -> list[ElementTree.Element]:
 
 
 def test_those_that_need_no_run_are_up_to_date() -> None:
-    for name, picture in (("masks", draw_masks()), ("who-computes", draw_who_computes())):
+    for name, picture in (("masks", draw_masks()), ("who-computes", draw_backends())):
         assert (PICTURE_DIR / f"{name}.svg").read_text(encoding="utf-8") == picture, "run scripts/dev/draw_pictures.py"
 
 
@@ -45,7 +45,9 @@ def test_the_step_is_the_row_of_the_full_pass(traced: TracedTranslation) -> None
     picture = draw_cached_step(traced)
     drawn = [float(cell.attrib["fill-opacity"]) for cell in rects_of_class(picture, "w")]
     of_step, of_full = drawn[-2 * (SHOWN_STEP + 1) : -(SHOWN_STEP + 1)], drawn[-(SHOWN_STEP + 1) :]
-    assert of_step == pytest.approx(traced.cached_decoder[-1].mean(0)[SHOWN_STEP, : SHOWN_STEP + 1].tolist(), abs=0.005)
+    assert of_step == pytest.approx(
+        traced.stepwise_decoder[-1].mean(0)[SHOWN_STEP, : SHOWN_STEP + 1].tolist(), abs=0.005
+    )
     assert of_full == of_step
     assert len(rects_of_class(picture, "new")) == 2  # one key and one value
 

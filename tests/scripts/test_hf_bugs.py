@@ -10,12 +10,12 @@ from minitrans.cachecheck.cache_checks import CHECKS
 
 CHECK_IDS = {check.id for check in CHECKS}
 BUG = Bug([7, 8], "a window is off", "gemma2", "1.0", "1.1", {})
-ALL_PASS = {
+ALL_EXACT = {
     "steps": Outcome(1e-15, True, ""),
     "chunks": Outcome(1e-15, True, ""),
     "static": Outcome(None, False, "KeyError"),
 }
-ONE_FAILS = {**ALL_PASS, "chunks": Outcome(0.5, False, "first at 3; this looks like: the mask is late")}
+ONE_FAILS = {**ALL_EXACT, "chunks": Outcome(0.5, False, "first at 3; this looks like: the mask is late")}
 
 
 def test_the_list_is_whole_and_the_page_has_a_row_for_each() -> None:
@@ -27,30 +27,30 @@ def test_the_list_is_whole_and_the_page_has_a_row_for_each() -> None:
         assert bug.issues
         assert bug.what
         assert tuple(map(int, bug.bad.split("."))) < tuple(map(int, bug.fixed.split(".")))
-        start = table_row(bug, ALL_PASS, ALL_PASS).split(" | no | ")[0]
+        start = table_row(bug, ALL_EXACT, ALL_EXACT).split(" | no | ")[0]
         (line,) = (line for line in page.splitlines() if line.startswith(start))
         assert (" no | " in line) == bool(bug.missed)
 
 
 def test_a_row_says_what_caught_it_and_what_that_looked_like() -> None:
-    line = table_row(BUG, ONE_FAILS, ALL_PASS)
+    line = table_row(BUG, ONE_FAILS, ALL_EXACT)
     assert line.startswith("| [#7](https://github.com/huggingface/transformers/issues/7), [#8](")
     assert line.endswith("a window is off | gemma2 | 1.0 | 1.1 | `chunks` | the mask is late | 0.5 | 1e-15 | nothing |")
-    assert "0 of 1 are caught, 0 of these" in render_page([(BUG, ALL_PASS, ALL_PASS)])
-    assert "1 of 1 are caught, 1 of these" in render_page([(BUG, ONE_FAILS, ALL_PASS)])
+    assert "0 of 1 are caught, 0 of these" in render_page([(BUG, ALL_EXACT, ALL_EXACT)])
+    assert "1 of 1 are caught, 1 of these" in render_page([(BUG, ONE_FAILS, ALL_EXACT)])
 
 
 @pytest.mark.parametrize(
     ("bad", "fixed", "caught"),
     [
-        (ONE_FAILS, ALL_PASS, ["chunks"]),
-        (ALL_PASS, ALL_PASS, []),
+        (ONE_FAILS, ALL_EXACT, ["chunks"]),
+        (ALL_EXACT, ALL_EXACT, []),
         (ONE_FAILS, ONE_FAILS, []),  # it fails as before
-        (ONE_FAILS, {**ALL_PASS, "chunks": Outcome(None, False, "KeyError")}, []),  # nothing shows that it is fixed
-        ({**ALL_PASS, "chunks": Outcome(None, False, "KeyError")}, ALL_PASS, []),  # an error is no wrong number
-        ({**ALL_PASS, "chunks": Outcome(1e-7, False, "")}, ALL_PASS, []),  # rounding in float32
-        ({**ALL_PASS, "chunks": Outcome(1.2e-5, True, "")}, ALL_PASS, []),  # allowed in float32
-        ({**ALL_PASS, "chunks": Outcome(float("nan"), False, "")}, ALL_PASS, ["chunks"]),
+        (ONE_FAILS, {**ALL_EXACT, "chunks": Outcome(None, False, "KeyError")}, []),  # nothing shows that it is fixed
+        ({**ALL_EXACT, "chunks": Outcome(None, False, "KeyError")}, ALL_EXACT, []),  # an error is no wrong number
+        ({**ALL_EXACT, "chunks": Outcome(1e-7, False, "")}, ALL_EXACT, []),  # rounding in float32
+        ({**ALL_EXACT, "chunks": Outcome(1.2e-5, True, "")}, ALL_EXACT, []),  # allowed in float32
+        ({**ALL_EXACT, "chunks": Outcome(float("nan"), False, "")}, ALL_EXACT, ["chunks"]),
     ],
 )
 def test_caught_is_what_fails_and_then_passes(
@@ -61,14 +61,14 @@ def test_caught_is_what_fails_and_then_passes(
 
 def test_what_fails_after_the_fix_too_is_said() -> None:
     assert table_row(
-        BUG, {**ONE_FAILS, "steps": Outcome(0.25, False, "")}, {**ALL_PASS, "steps": Outcome(0.25, False, "")}
+        BUG, {**ONE_FAILS, "steps": Outcome(0.25, False, "")}, {**ALL_EXACT, "steps": Outcome(0.25, False, "")}
     ).endswith("| 0.5 | 1e-15 | `steps` 0.25 |")
 
 
 def test_a_bug_is_caught_or_has_a_reason_and_not_both() -> None:
     missed = BUG._replace(missed="it raises an error")
-    assert list(unexpected_outcomes([(BUG, ONE_FAILS, ALL_PASS), (missed, ALL_PASS, ALL_PASS)])) == []
-    assert list(unexpected_outcomes([(BUG, ALL_PASS, ALL_PASS), (missed, ONE_FAILS, ALL_PASS)])) == [
+    assert list(unexpected_outcomes([(BUG, ONE_FAILS, ALL_EXACT), (missed, ALL_EXACT, ALL_EXACT)])) == []
+    assert list(unexpected_outcomes([(BUG, ALL_EXACT, ALL_EXACT), (missed, ONE_FAILS, ALL_EXACT)])) == [
         "gemma2 [7, 8]: missed",
         "gemma2 [7, 8]: caught, but said to be missed",
     ]

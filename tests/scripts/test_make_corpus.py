@@ -70,8 +70,8 @@ def test_no_sentence_that_tests_is_in_train_in_any_variant() -> None:
 def test_formulas_are_in_train() -> None:
     known = set(map(make_corpus.variant_key, TRAIN))
     assert [en for en in lines("phrasebook/formulas.en") if make_corpus.variant_key(en) not in known] == []
-    assert {lines("train.en").count(en) for en in ("Hello!", "Goodbye!")} == {make_corpus.REPEATS_BY_KIND["formula"]}
-    assert lines("train.en").count("bread") == make_corpus.REPEATS_BY_KIND["word"]
+    assert {lines("train.en").count(en) for en in ("Hello!", "Goodbye!")} == {make_corpus.COPIES_BY_LINE["formula"]}
+    assert lines("train.en").count("bread") == make_corpus.COPIES_BY_LINE["word"]
 
 
 def test_values_are_not_in_train() -> None:
@@ -99,7 +99,7 @@ def test_variants_are_known_by_their_key() -> None:
 
 def test_left_out_lines_are_whole_sentences_whose_words_are_trained() -> None:
     trained = {word for en in TRAIN for word in make_corpus.word_set(en)}
-    formulas = {line.split("\t")[0] for line in lines(f"phrasebook/{make_corpus.FORMULAS_FILE}")}
+    formulas = {line.split("\t")[0] for line in lines(f"phrasebook/{make_corpus.SET_PHRASES_FILE}")}
     phrases = {line.split("\t")[0] for path in (CORPUS_DIR / "phrasebook").iterdir() for line in lines(str(path))}
     for split in ("valid", "test"):
         assert len(lines(f"{split}.en")) == make_corpus.N_HELD_OUT
@@ -237,7 +237,7 @@ OLD_AGE = r"(?:[七八九]十.?|[7-9]\d|一百)岁"
 ADVERBS = "(?:今年|明年|下个月|[才已经就快真的有只]*)"
 WOMEN_WORDS = r"\b(?:girls|women|ladies|sisters|daughters|mothers|wives|aunts|grandmothers)\b"
 MEN_OR_MIXED_WORDS = r"\b(?:he|him|his|men|boys|brothers|sons|fathers|husbands|parents|children|people|friends)\b"
-SUBJECT = "(?![我你您他她它这那有不要]|今天|明天|昨天|星期)[^，。？！]{2,4}"
+NOUN_SUBJECT = "(?![我你您他她它这那有不要]|今天|明天|昨天|星期)[^，。？！]{2,4}"
 ONE_SENTENCE = r"^(?!.*[.?!] )"  # one sentence
 
 # What must never be said: a pattern of it, in small English, a tab and Chinese; and something said so.
@@ -270,7 +270,10 @@ FORBIDDEN_PATTERNS = {
         rf"{ONE_SENTENCE}(?=.*\b(?:she|hers?)\b)(?!.*{MEN_OR_MIXED_WORDS}).*\t(?:.*[^其吉])?他(?![们人])",
         "she comes\t他来。",
     ),
-    "subject again": (rf"[\t。？！](?:如果|虽然)?({SUBJECT})[^，。？！]*，(?:但是)?\1", "\t如果老师来，老师会说。"),
+    "subject again": (
+        rf"[\t。？！](?:如果|虽然)?({NOUN_SUBJECT})[^，。？！]*，(?:但是)?\1",
+        "\t如果老师来，老师会说。",
+    ),
     "的 upon 的": ("的的|(?:的(?![，。？！])[^，。？！、比是]*){3}", "\t我的朋友的妈妈的车"),
 }
 

@@ -128,7 +128,7 @@ def test_a_mutant_is_imported_in_place_of_its_module() -> None:
     program = """if True:
         import mutants
         source = (mutants.ROOT / mutants.module_path("model.masks")).read_text() + "MUTATED = True"
-        mutants.install_mutant(mutants.Mutant("model.masks", range(0), "", "", "", source))
+        mutants.patch_loader_with_mutant(mutants.Mutant("model.masks", range(0), "", "", "", source))
         from minitrans.model import masks
         assert masks.MUTATED
     """

@@ -40,9 +40,9 @@ async def test_equal_work_is_done_together_and_every_request_gets_its_own_lines(
     answers = [queue.put(work, lines) for work, lines in ((one, ["a", "b"]), (other, ["c"]), (one, []), (one, ["d"]))]
     gone = queue.put(one, ["gone"])
     gone.cancel()
-    assert len(queue.waiting_requests()) == 6
+    assert len(queue.list_waiting_requests()) == 6
     assert await asyncio.gather(*answers) == [["A", "B"], ["C"], [], ["D"]]
-    assert queue.waiting_requests() == []
+    assert queue.list_waiting_requests() == []
     assert one.given == [["a", "b", "d"]]
     assert other.given == [["c"]]
     assert list(map(str, await asyncio.gather(*failed, return_exceptions=True))) == ["bad", "bad"]

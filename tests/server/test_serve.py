@@ -18,9 +18,9 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from bench_serve import ServerProcess, main, run_clients, running_server, wrong_replies
-from browser import needs_chromium, open_page_with_logs, visit
-from commands import refusal_message, run_cli
+from bench_serve import ServerProcess, filter_wrong_replies, main, run_clients, running_server
+from browser import needs_browser, open_page_and_record_events, visit
+from command_helpers import refusal_message, run_cli
 from libretranslatepy import LibreTranslateAPI
 from starlette.testclient import TestClient
 
@@ -329,13 +329,13 @@ def test_many_clients_at_once(server: ServerProcess, translator: Translator) -> 
     before = server.resident_mb()
     replies = run_clients(server, LINES[2:], 20, 2)
     assert {reply.status for reply in replies} == {200}
-    assert wrong_replies(replies, right) == []
+    assert filter_wrong_replies(replies, right) == []
     assert server.resident_mb() < before + 10
     control = [
         replies[0],
         *(replies[0]._replace(**change) for change in ({"text": ""}, {"status": 500}, {"status": 429})),
     ]
-    assert wrong_replies(control, right) == control[1:3]
+    assert filter_wrong_replies(control, right) == control[1:3]
 
 
 @pytest.mark.slow
@@ -372,11 +372,11 @@ def test_what_was_taken_is_answered_at_the_end(tiny_run: Path, number: signal.Si
 # -- the page -------------------------------------------------------------------------------------------------------
 
 
-@needs_chromium
+@needs_browser
 def test_the_page_by_keyboard_alone(server: ServerProcess, translator: Translator) -> None:
     address = f"http://127.0.0.1:{server.port}/"
     value = "document.getElementById('translation').textContent"
-    with open_page_with_logs() as (page, requests, errors):
+    with open_page_and_record_events() as (page, requests, errors):
         for width, dark in ((1200, False), (390, False), (320, True)):
             visit(page, address, width, dark)
             page.wait_for_function("() => document.activeElement.id === 'text'")

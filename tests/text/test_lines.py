@@ -44,13 +44,13 @@ def test_lines(content: bytes, lines: list[str]) -> None:
 
 
 # No end, no line, lines without text, carriage returns, one line, one that is longer than a part, byte-order marks.
-HOSTILE_FILES = [b"a\nb\nc", b"", b"\n\n\na\n\n", b"a\r\n\r\nb\r\n", b"one\n", b"a\n" + b"long " * 50 + b"\nb\n"]
-HOSTILE_FILES += [b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b"\n"]
+AWKWARD_CONTENTS = [b"a\nb\nc", b"", b"\n\n\na\n\n", b"a\r\n\r\nb\r\n", b"one\n", b"a\n" + b"long " * 50 + b"\nb\n"]
+AWKWARD_CONTENTS += [b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b"\n"]
 byte_pieces = st.lists(st.sampled_from([b"\n", b"\r\n", b"a", b"\xef\xbb\xbf", b"long " * 9]))
 
 
 @example(b"a\nb\nc", 2)  # the last line begins with the byte that remains
-@given(st.sampled_from(HOSTILE_FILES) | byte_pieces.map(b"".join), st.integers(1, 7))
+@given(st.sampled_from(AWKWARD_CONTENTS) | byte_pieces.map(b"".join), st.integers(1, 7))
 def test_a_line_is_in_the_part_in_which_it_begins(content: bytes, n: int) -> None:
     dealt: list[list[bytes]] = [[] for _ in range(n)]
     for line in re.finditer(rb"[^\n]*\n|[^\n]+", content):
@@ -69,7 +69,7 @@ def test_a_line_is_in_the_part_in_which_it_begins(content: bytes, n: int) -> Non
 
 
 @pytest.mark.skipif(not shutil.which("split"), reason="no split here")
-@pytest.mark.parametrize("content", HOSTILE_FILES)
+@pytest.mark.parametrize("content", AWKWARD_CONTENTS)
 def test_parts_are_those_of_split(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     for n in range(1, 8):
@@ -87,7 +87,7 @@ def test_a_fault_in_a_part_is_told_by_the_number_of_its_line_in_the_file() -> No
         list(iter_lines(stream, "input", numbers))
 
 
-def open_pipe() -> tuple[BinaryIO, BinaryIO]:
+def open_self_closing_pipe() -> tuple[BinaryIO, BinaryIO]:
     """Where to read, and where to write without a buffer; what nobody closes is closed after a minute."""
     reader, writer = os.pipe()
     stream = os.fdopen(writer, "wb", buffering=0)
@@ -110,7 +110,7 @@ def test_a_slow_file_gives_full_lists(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_pipe_gives_each_line_when_it_is_there() -> None:
-    reader, writer = open_pipe()
+    reader, writer = open_self_closing_pipe()
     lists = read_ahead(reader, "pipe", 100)
     writer.write(b"one\ntw")
     assert next(lists) == ["one"]  # the end of what was written is no line yet
@@ -125,7 +125,7 @@ def test_a_pipe_gives_each_line_when_it_is_there() -> None:
 
 
 def test_lines_that_come_fast_are_taken_together() -> None:
-    reader, writer = open_pipe()
+    reader, writer = open_self_closing_pipe()
     lines = [str(i) for i in range(10_000)]
 
     def write() -> None:
@@ -148,7 +148,7 @@ def test_no_more_is_read_than_one_list_ahead(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr("minitrans.text.lines.iter_lines", count)
     taken = 0
-    for lines in read_ahead(open_pipe()[0], "pipe", 10):
+    for lines in read_ahead(open_self_closing_pipe()[0], "pipe", 10):
         taken += len(lines)
         if taken < 200:
             time.sleep(0.01)  # in which a reader that nothing holds reads on
@@ -167,7 +167,7 @@ def test_a_stream_that_cannot_be_read_is_told(
         raise fault
 
     monkeypatch.setattr("minitrans.text.lines.iter_lines", fail)
-    lists = read_ahead(open_pipe()[0], "pipe", 4)
+    lists = read_ahead(open_self_closing_pipe()[0], "pipe", 4)
     assert next(lists) == ["a"]
     with pytest.raises(told):
         next(lists)

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.text import reading
-from minitrans.text.reading import KIND_SLOTS, PLACEHOLDERS, KeptParts, Reader, clean
+from minitrans.text.reading import N_KIND_SLOTS, PLACEHOLDERS, KeptParts, Reader, clean
 
 KIND_LETTERS = (
     "NCST2345"  # names, codes, signs, times; numbers of up to two, of three and of four digits, and longer ones
@@ -15,9 +15,9 @@ WORDS = (
 )
 KNOWN = WORDS.split()
 PLAIN_READER, COPIER, READER = Reader(True), Reader(True, SIGNS), Reader(True, SIGNS, KNOWN)
-NON_WORD = st.sampled_from(" _.…!?-–\"“”'😀•>:)（。☂\u200d\ue000") | st.characters(exclude_categories=("L", "N"))
-TOKENS = "Tom|Tom's|Maria Garcia|Maria|cat|5|15|1,250|1250|250|7:30|3.5|B316|€|x@y.com|看见|，|A1|www.x.org/a"
-TOKEN = st.sampled_from(TOKENS.split("|")) | st.text("ABab 0125,.:猫", max_size=5)
+non_word = st.sampled_from(" _.…!?-–\"“”'😀•>:)（。☂\u200d\ue000") | st.characters(exclude_categories=("L", "N"))
+SAMPLE_TOKENS = "Tom|Tom's|Maria Garcia|Maria|cat|5|15|1,250|1250|250|7:30|3.5|B316|€|x@y.com|看见|，|A1|www.x.org/a"
+TOKEN = st.sampled_from(SAMPLE_TOKENS.split("|")) | st.text("ABab 0125,.:猫", max_size=5)
 TEXTS = st.builds(str.join, st.sampled_from(["", " "]), st.lists(TOKEN, max_size=12))
 
 NORMALIZE_CASES = {  # a source, and how it is read
@@ -26,7 +26,7 @@ NORMALIZE_CASES = {  # a source, and how it is read
     "He LIVES in Paris": "he lives in paris", "What?! No!!! So??": "what? no! so?", "Well,yes;no": "well, yes; no",
     "He left ! Who ? Me , you .": "he left! who? me, you.", "It is 1,250.5 and .5": "it is 1,250.5 and .5",
 }  # fmt: skip
-SLOT_CASES = {
+LINE_CASES = {
     "1,250 of 12,250.75": "[21],[31] of [22],[32]", "7:30, 12/5, 1-2": "[T1], [51], [52]", "5 is 5": "[21] is [21]",
     "5 25 123 1234 12345 123456": "[21] [22] [31] [41] [51] [52]", "3.14 is 1234.5": "[21] is [41]",
     "1 2 3 4 5 6 7 123 1": "[21] [22] [23] [24] [25] [26] 7 [31] [21]", "in B316 is x_y": "in [C1] is [C2]",
@@ -76,11 +76,11 @@ STATEMENTS = (
 )  # fmt: skip
 
 
-def labelled(*texts: str) -> list[str]:
+def with_labels(*texts: str) -> list[str]:
     """The texts with [N1] for the first placeholder of a name, and so on."""
     names: dict[int, str] = {}
     for place in dict.fromkeys(char for text in texts for char in text if char in PLACEHOLDERS):
-        kind = KIND_LETTERS[PLACEHOLDERS.index(place) // KIND_SLOTS]
+        kind = KIND_LETTERS[PLACEHOLDERS.index(place) // N_KIND_SLOTS]
         names[ord(place)] = f"[{kind}{sum(name[1] == kind for name in names.values()) + 1}]"
     return [text.translate(names) for text in texts]
 
@@ -122,7 +122,7 @@ def test_a_question_is_read_with_a_mark_which_its_translation_loses(line: str, a
     assert german.postprocess("?", german.preprocess(line)[1]) == "?"
 
 
-@given(st.text(NON_WORD), st.sampled_from([PLAIN_READER, READER]))
+@given(st.text(non_word), st.sampled_from([PLAIN_READER, READER]))
 def test_a_line_without_a_letter_or_a_digit_comes_back(line: str, reader: Reader) -> None:
     read = reader.preprocess_line(line)
     assert {text for text, _ in read} == {""}
@@ -141,16 +141,18 @@ def test_a_line_is_split_into_sentences(parts: list[str]) -> None:
     assert Reader(False).to_sentences(line) == [line]
 
 
-@pytest.mark.parametrize(("line", "want"), [*SLOT_CASES.items(), *TYPO_CASES.items()])
+@pytest.mark.parametrize(("line", "want"), [*LINE_CASES.items(), *TYPO_CASES.items()])
 def test_what_is_copied_is_set_aside_and_typing_errors_mended(line: str, want: str) -> None:
     text, kept = READER.preprocess(line)
-    assert labelled(text) == [want]
+    assert with_labels(text) == [want]
     assert line in TYPO_CASES or READER.postprocess(text, kept).lower() == line.lower()
-    assert labelled(COPIER.preprocess(line)[0]) == [want if line in SLOT_CASES and "[N" not in want else line.lower()]
+    assert with_labels(COPIER.preprocess(line)[0]) == [
+        want if line in LINE_CASES and "[N" not in want else line.lower()
+    ]
     assert PLAIN_READER.preprocess(line) == (line.lower(), KeptParts({}))
     assert Reader(True, SIGNS, ["cat"]).preprocess("cat u") == ("cat u", KeptParts({}))  # where `you` is not known
-    assert (READER.full_forms("hes"), Reader(True, None, KNOWN).full_forms("hes")) == (["he's"], [])
-    assert Reader(True, SIGNS, [f"{'x' * 15}'{'y' * 15}"]).full_forms("x" * 15 + "y" * 15) == []  # soon answered
+    assert (READER.spelled_out("hes"), Reader(True, None, KNOWN).spelled_out("hes")) == (["he's"], [])
+    assert Reader(True, SIGNS, [f"{'x' * 15}'{'y' * 15}"]).spelled_out("x" * 15 + "y" * 15) == []  # soon answered
 
 
 @given(st.lists(st.sampled_from(KNOWN).flatmap(lambda word: st.sampled_from([word, word.capitalize(), word.upper()]))))
@@ -168,8 +170,11 @@ def test_what_was_set_aside_is_put_back(line: str) -> None:
 
 @pytest.mark.parametrize(("source", "target", "read", "want"), PAIR_CASES)
 def test_what_stands_on_both_sides_is_set_aside(source: str, target: str, read: str, want: str) -> None:
-    assert labelled(*(text for side in COPIER.preprocess_pairs([source], [target]) for text in side)) == [read, want]
-    assert PLAIN_READER.preprocess_pairs([source], [target]) == ([PLAIN_READER.fix_marks(source).lower()], [target])
+    assert with_labels(*(text for side in COPIER.preprocess_pairs([source], [target]) for text in side)) == [read, want]
+    assert PLAIN_READER.preprocess_pairs([source], [target]) == (
+        [PLAIN_READER.normalize_punctuation(source).lower()],
+        [target],
+    )
 
 
 @given(TEXTS, TEXTS)
@@ -183,14 +188,14 @@ def test_both_sides_of_a_pair_are_as_before_once_all_is_put_back(source: str, ta
         )
         (read,), (want,) = COPIER.preprocess_pairs([source], [target])
     kept = KeptParts({place: value for value, place in made["all"].items()})
-    assert COPIER.postprocess(read, kept).lower() == COPIER.fix_marks(clean(source)).lower()
+    assert COPIER.postprocess(read, kept).lower() == COPIER.normalize_punctuation(clean(source)).lower()
     assert COPIER.postprocess(want, kept) == clean(target)
     assert {*read} & {*PLACEHOLDERS} == {*want} & {*PLACEHOLDERS} == {*kept.placeholder_values}
 
 
-@pytest.mark.parametrize("free", range(KIND_SLOTS))
+@pytest.mark.parametrize("free", range(N_KIND_SLOTS))
 def test_a_placeholder_of_the_text_is_not_given_again(free: int) -> None:
-    taken = "".join(PLACEHOLDERS[:free] + PLACEHOLDERS[free + 1 : KIND_SLOTS])
+    taken = "".join(PLACEHOLDERS[:free] + PLACEHOLDERS[free + 1 : N_KIND_SLOTS])
     for text in COPIER.insert_placeholders(f"{taken} Tom", f"{taken} Tom") + READER.preprocess(f"{taken} is Milos")[:1]:
         assert text.endswith(f" {PLACEHOLDERS[free]}")
     assert COPIER.insert_placeholders(f"{taken}{PLACEHOLDERS[free]} Tom", "Tom")[1] == "Tom"

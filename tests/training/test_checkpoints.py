@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import kill_resume
 import pytest
 import torch
-from commands import EvilPickle
+from command_helpers import EvilPickle
 from lightning.pytorch import Trainer
 from torch import Tensor
 from trainings import assert_same_run, fail, interrupt, last_error, read_sides, run_flags, saved_steps, spawn, train
@@ -28,7 +28,7 @@ from minitrans.training import run
 from minitrans.training.checkpoints import (
     CheckpointWriter,
     DamagedCheckpointError,
-    newest_checkpoint,
+    newest_intact_checkpoint,
     read_checkpoint,
 )
 from minitrans.training.config import TrainingConfig, parse_config
@@ -192,7 +192,7 @@ def test_processes_killed_at_random(capsys: Capture, monkeypatch: Patch) -> None
 
 
 def test_control_a_run_that_ends_otherwise_is_reported(capsys: Capture, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(kill_resume, "start_run", lambda *_: subprocess.Popen(["true"]))
+    monkeypatch.setattr(kill_resume, "start_or_resume_run", lambda *_: subprocess.Popen(["true"]))
     monkeypatch.setattr(kill_resume, "file_digests", lambda run_dir: [run_dir.name])
     assert kill_resume.main(["--runs", "1"]) == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith("1 runs, 0 kills, 1 ended with other weights")
@@ -253,7 +253,7 @@ def test_what_is_no_checkpoint_is_not_taken_for_one(tmp_path: Path) -> None:
         with pytest.raises(DamagedCheckpointError, match=r"step-1\.ckpt is "):
             read_checkpoint(path)
     with pytest.raises(UserError, match="holds no checkpoint to resume from"):
-        newest_checkpoint(tmp_path)
+        newest_intact_checkpoint(tmp_path)
 
 
 def test_a_small_file_that_unpacks_to_a_large_one_is_not_unpacked(tiny_run: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from conftest import TINY_CONFIG
 
 from minitrans.errors import UserError
 from minitrans.model.transformer import Transformer
-from minitrans.training.config import check_memory, parse_config
+from minitrans.training.config import check_model_memory, parse_config
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
@@ -57,7 +57,7 @@ def test_splits_and_noise_are_settings_and_each_entry_is_a_flag(
 
 
 def test_the_lowest_limit_of_the_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_memory(TINY_CONFIG)
+    check_model_memory(TINY_CONFIG)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (10_000, 10_000))  # as under ulimit -v
     with pytest.raises(UserError, match="and this machine has 1e-05 GB"):
-        check_memory(TINY_CONFIG)
+        check_model_memory(TINY_CONFIG)

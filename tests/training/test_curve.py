@@ -12,28 +12,28 @@ METRICS_HEADER = "epoch,lr-AdamW,step,train_loss,val_bleu,val_chrf,val_exact_mat
 METRICS_ROWS = "0,0.001,4,8.0,,,,\n0,,9,,10.0,20.0,0.0,4.0\n0,0.004,14,2.0,,,,\n1,,19,,40.0,50.0,5.0,1.0\n"
 
 
-def plotted_points(metrics: Path, kept: int) -> dict[str, list[list[list[float]]]]:
+def plotted_points(metrics: Path, kept_step: int) -> dict[str, list[list[list[float]]]]:
     """For each panel's title the points of its lines, of which the first stands where the weights were kept."""
-    panels = plot_training_curve(metrics, kept).axes
+    panels = plot_training_curve(metrics, kept_step).axes
     return {panel.get_title("left"): [line.get_xydata().tolist() for line in panel.lines] for panel in panels}  # type: ignore[union-attr]
 
 
 def test_every_value_stands_at_its_step_and_a_line_where_the_weights_were_kept(tmp_path: Path) -> None:
     (metrics := tmp_path / "metrics.csv").write_text(METRICS_HEADER + METRICS_ROWS, "utf-8")
     kept = [[10.0, 0.0], [10.0, 1.0]]
-    assert plotted_points(metrics, kept=10) == {
+    assert plotted_points(metrics, kept_step=10) == {
         "loss": [kept, [[5.0, 8.0], [15.0, 2.0]], [[10.0, 4.0], [20.0, 1.0]]],
         "BLEU": [kept, [[10.0, 10.0], [20.0, 40.0]]],
         "learning rate": [kept, [[5.0, 0.001], [15.0, 0.004]]],
     }
     metrics.write_text(METRICS_HEADER + "0,,9,,10.0,20.0,0.0,4.0\n", "utf-8")
-    assert plotted_points(metrics, kept=10)["loss"] == [kept, [[10.0, 4.0]]]
+    assert plotted_points(metrics, kept_step=10)["loss"] == [kept, [[10.0, 4.0]]]
 
 
 @pytest.mark.parametrize("loss", ["nan", "inf", ""])
 def test_what_is_no_number_is_left_out(tmp_path: Path, loss: str) -> None:
     (metrics := tmp_path / "metrics.csv").write_text(METRICS_HEADER + f"0,0.5,4,{loss},,,,\n", "utf-8")
-    assert plotted_points(metrics, kept=5) == {"learning rate": [[[5.0, 0.0], [5.0, 1.0]], [[5.0, 0.5]]]}
+    assert plotted_points(metrics, kept_step=5) == {"learning rate": [[[5.0, 0.0], [5.0, 1.0]], [[5.0, 0.5]]]}
 
 
 def test_the_card_shows_it(tiny_run: Path) -> None:

@@ -38,12 +38,12 @@ class DistilledRun(NamedTuple):
 
     run: Path
     searches: set[tuple[Any, ...]]
-    compiled_options: list[str]
+    compiled_modes: list[str]
     out: str
 
 
 @pytest.fixture(scope="module")
-def two_teachers() -> Iterator[None]:
+def two_seeds() -> Iterator[None]:
     """Two teachers of each direction will do."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distillation, "SEEDS", (1, 2))
@@ -51,7 +51,7 @@ def two_teachers() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def distilled(sixty_pair_corpus: Path, tmp_path_factory: pytest.TempPathFactory, two_teachers: None) -> DistilledRun:
+def distilled(sixty_pair_corpus: Path, tmp_path_factory: pytest.TempPathFactory, two_seeds: None) -> DistilledRun:
     """Made once; tests copy what they change."""
     noted = DistilledRun(tmp_path_factory.mktemp("distilled") / "run", set(), [], "")
     translate, load = Translator.translate, Translator.load
@@ -61,7 +61,7 @@ def distilled(sixty_pair_corpus: Path, tmp_path_factory: pytest.TempPathFactory,
         return translate(self, lines, **options)
 
     def loading(run: Path, **options: Any) -> Translator:
-        noted.compiled_options.append(options["compiled"])
+        noted.compiled_modes.append(options["compiled"])
         return load(run, **options)
 
     with pytest.MonkeyPatch.context() as patch, io.StringIO() as out, redirect_stdout(out):
@@ -85,7 +85,7 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
     assert not list(corpus.glob("test*"))  # not even the scores of a teacher come from it
 
     def translated(direction: str, name: str, sentences: list[str]) -> list[str]:
-        penalty = distillation.LENGTH_PENALTIES[direction]
+        penalty = distillation.PENALTY_BY_DIRECTION[direction]
         return Translator.load(folder / name).translate(sentences, beam=distillation.BEAM_SIZE, length_penalty=penalty)
 
     names = ["train"]
@@ -111,7 +111,7 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
         for seed in (1, 2)
     ]
     for n, lines in enumerate((sources, *sampled)):
-        agreed = distillation.rerank_candidates(students, Translator.load(folder / "backward1"), lines)
+        agreed = distillation.agreed_translations(students, Translator.load(folder / "backward1"), lines)
         assert read_sides(corpus, f"agreed{n}") == (lines, agreed)
 
     model = load_config(distilled.run)
@@ -181,7 +181,7 @@ def test_students_agree_on_the_candidate_that_they_and_the_teacher_like(
     def agreed(vote: float, backward: float, length: float) -> str:
         for name, value in (("VOTE_WEIGHT", vote), ("BACKWARD_WEIGHT", backward), ("LENGTH_WEIGHT", length)):
             monkeypatch.setattr(distillation, name, value)
-        best, blank = distillation.rerank_candidates(students, students[0], ["a b", ""])  # type: ignore[arg-type]
+        best, blank = distillation.agreed_translations(students, students[0], ["a b", ""])  # type: ignore[arg-type]
         assert blank == ""
         return best
 
@@ -244,7 +244,7 @@ def test_ctrl_c_names_the_command_and_leaves_no_part(
     for path in (*corpus.glob("agreed*"), distilled_copy / "model.json"):
         path.unlink()
     stopped = KeyboardInterrupt("stopped at step 3; the same command with --resume continues")
-    fail(monkeypatch, "distillation.rerank_candidates", stopped)
+    fail(monkeypatch, "distillation.agreed_translations", stopped)
     assert distill(sixty_pair_corpus, distilled_copy, "--seed", "7") == 130
     assert last_error(capsys) == "minitrans: interrupted: run the same `minitrans distill` command to resume"
     assert not list(corpus.glob("agreed*.zh"))
@@ -253,8 +253,8 @@ def test_ctrl_c_names_the_command_and_leaves_no_part(
 
 
 def test_compiled_code_is_used_by_none_or_by_all(distilled: DistilledRun) -> None:
-    assert len(distilled.compiled_options) >= 7
-    assert set(distilled.compiled_options) == {"off"}
+    assert len(distilled.compiled_modes) >= 7
+    assert set(distilled.compiled_modes) == {"off"}
     for run in (distilled.run, *distilled.run.with_name("run-teachers").glob("*[12]")):
         assert load_config(run)["compiled"] == "off"
 

@@ -10,14 +10,16 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
-from commands import wait_for_group_exit
+from command_helpers import wait_for_group_exit
 from trainings import assert_same_run, finish_process, run_flags, spawn, wait_for_checkpoint
 
 needs_namespaces = pytest.mark.skipif(
     not shutil.which("ip") or not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root makes namespaces"
 )
 PORT = "29500"
-MACHINES = {f"minitrans-{os.getpid()}-{rank}": f"mt{os.getpid()}-{rank}" for rank in "01"}  # and their network cards
+CARD_BY_MACHINE = {
+    f"minitrans-{os.getpid()}-{rank}": f"mt{os.getpid()}-{rank}" for rank in "01"
+}  # and their network cards
 TWO_MACHINE_FLAGS = "--trainer.accelerator cpu --trainer.devices 2 --trainer.num_nodes 2 --trainer.strategy ddp"
 STREAM_FLAGS = "--data.streaming true --data.shuffle_buffer 150"
 
@@ -30,18 +32,18 @@ def run_ip_command(*command: str) -> None:
 def cable() -> Iterator[str]:
     """Its end at the first machine; both machines go in the end, and it with them."""
     try:
-        for machine in MACHINES:
+        for machine in CARD_BY_MACHINE:
             run_ip_command("netns", "add", machine)
-        one, other = MACHINES.values()
+        one, other = CARD_BY_MACHINE.values()
         run_ip_command("link", "add", one, "type", "veth", "peer", "name", other)
-        for number, (machine, card) in enumerate(MACHINES.items(), 1):
+        for number, (machine, card) in enumerate(CARD_BY_MACHINE.items(), 1):
             run_ip_command("link", "set", card, "netns", machine)
             run_ip_command("-n", machine, "addr", "add", f"10.77.0.{number}/24", "dev", card)
             for name in (card, "lo"):
                 run_ip_command("-n", machine, "link", "set", name, "up")
         yield one
     finally:
-        for machine in MACHINES:
+        for machine in CARD_BY_MACHINE:
             subprocess.run(["ip", "netns", "del", machine], check=False)
 
 
@@ -56,7 +58,7 @@ def start_trainings(corpus: Path, run_dir: Path, *flags: str) -> "list[Popen[str
     meet = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": PORT}
     return [
         spawn(*command, *flags, machine=machine, NODE_RANK=str(rank), GLOO_SOCKET_IFNAME=card, **meet)
-        for rank, (machine, card) in enumerate(MACHINES.items())
+        for rank, (machine, card) in enumerate(CARD_BY_MACHINE.items())
     ]
 
 
@@ -70,7 +72,7 @@ def test_a_cut_cable_and_a_machine_that_dies(cable: str, corpus: Path, tmp_path:
 
     one, other = start_trainings(corpus, broken)
     wait_for_checkpoint(broken, 7, one)
-    first = next(iter(MACHINES))
+    first = next(iter(CARD_BY_MACHINE))
     run_ip_command("-n", first, "link", "set", cable, "down")
     time.sleep(10)
     assert one.poll() is other.poll() is None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from commands import wait_for_group_exit
+from command_helpers import wait_for_group_exit
 from conftest import needs_compiled
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from loss_cases import make_loss
@@ -19,7 +19,7 @@ from minitrans.data import batching, loader
 from minitrans.data.batching import IntArray, collate
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.training import precision
-from minitrans.training.checkpoints import newest_checkpoint
+from minitrans.training.checkpoints import newest_intact_checkpoint
 from minitrans.translate.backend import CompiledMode
 
 TWO_PROCESSES = ["--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
@@ -27,7 +27,7 @@ FLOAT64_RUN = Path(__file__).with_name("float64_run.py")
 
 
 def load_newest_checkpoint(run_dir: Path) -> dict[str, Any]:
-    return torch.load(newest_checkpoint(run_dir / "checkpoints"), weights_only=True)
+    return torch.load(newest_intact_checkpoint(run_dir / "checkpoints"), weights_only=True)
 
 
 def patch_global_batches(patch: pytest.MonkeyPatch, n: int) -> list[int]:

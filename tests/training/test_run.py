@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 import torch
 import yaml
-from commands import refusal_message
+from command_helpers import refusal_message
 from fake_processes import run_as_processes
 from trainings import load_weights, read_metrics, read_sides, run_flags, train
 
@@ -23,7 +23,7 @@ from minitrans import cli
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
 from minitrans.files import lock_file
-from minitrans.text.reading import split_words
+from minitrans.text.reading import lowercase_words
 from minitrans.training.callbacks import ValidationScorer
 from minitrans.training.module import TranslationModule
 from minitrans.training.run_folder import begin_run
@@ -70,7 +70,7 @@ def test_the_words_are_those_of_the_sources_that_are_trained_on(tiny_run: Path, 
     short = [pair for pair in pairs if all(len(ids) < 40 for ids in bundle.tokenizer.encode_batch(pair))]
     assert len(short) < len(pairs)  # those that the model cannot take are left out
     listed = (tiny_run / "words.txt").read_text(encoding="utf-8").splitlines()
-    counts = Counter(word for source, _ in short for word in split_words(source))
+    counts = Counter(word for source, _ in short for word in lowercase_words(source))
     assert listed == sorted(counts, key=lambda word: (-counts[word], word))
     assert bundle.source_words == {word: i for i, word in enumerate(listed)}
 
@@ -219,7 +219,7 @@ def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(
         assert process.stdout.readline() == "held\n"
         for flag in ("--resume", "--overwrite"):
             flags = run_flags(corpus, run_dir, flag, max_steps=200)
-            assert IN_USE_MESSAGE in refusal_message("train", *flags, within=tmp_path)
+            assert IN_USE_MESSAGE in refusal_message("train", *flags, unchanged=tmp_path)
         with pytest.raises(UserError, match=IN_USE_MESSAGE):
             begin_run(*begun)  # after the other has looked
         process.kill()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from commands import tiny_flags
+from command_helpers import tiny_flags
 from conftest import worst_deviation
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
@@ -37,7 +37,7 @@ class RecordedRun(NamedTuple):
     initial_weights: Weights
     batches: list[Batch]
 
-    def weights(self, step: int) -> tuple[Weights, Weights]:
+    def weights_and_average(self, step: int) -> tuple[Weights, Weights]:
         """Those after a step, and their average."""
         checkpoint = read_checkpoint(self.folder / f"checkpoints/step-{step}.ckpt")
         states = checkpoint["current_model_state"], checkpoint["state_dict"]
@@ -150,7 +150,7 @@ def test_a_few_steps_are_those_of_the_formulas(train: Train, setting: dict[str, 
              for name, value in settings._asdict().items() if value != math.inf]  # fmt: skip
     run = train(*(word for flag in flags for word in flag))
     model, average = train_by_formula(run, settings)
-    now, averaged = run.weights(6)
+    now, averaged = run.weights_and_average(6)
     assert weight_deviation(now, model) < 1e-7
     assert weight_deviation(averaged, average) < 1e-6  # it is kept in float32
     if setting:  # control: without it they would be others
@@ -177,7 +177,7 @@ def test_a_validation_is_of_the_averaged_weights_and_has_their_plain_loss(
 
     monkeypatch.setattr(callbacks, "Translator", translator)
     run = train("--training.label_smoothing", "0.3", "--training.warmup_steps", "2", "--data.batch_tokens", "60")
-    bundle, (now, average) = load_bundle(run.folder), run.weights(6)
+    bundle, (now, average) = load_bundle(run.folder), run.weights_and_average(6)
     assert worst_deviation(translated_with, [average["decoder.norm.weight"]]) < 1e-6
     assert worst_deviation(translated_with, [now["decoder.norm.weight"]]) > 1e-4
     model, tokenizer = bundle.model.double(), bundle.tokenizer
@@ -220,7 +220,7 @@ def test_the_seed_decides_what_is_dropped(train: Train, tiny_run: Path, tmp_path
             for p in ("0.3", "0")
             for seed in ("1", "2")
         ]
-        dropped, other, whole, same = (run.weights(1)[0]["encoder.norm.weight"] for run in runs)
+        dropped, other, whole, same = (run.weights_and_average(1)[0]["encoder.norm.weight"] for run in runs)
         assert torch.equal(whole, same)
         assert not torch.equal(dropped, other)
 
@@ -264,7 +264,7 @@ def assert_best_step(run: RecordedRun, step: int) -> None:
     """The best weights, in the checkpoint, the model and the card, are the averaged ones of a step."""
     best = read_checkpoint(run.folder / "checkpoints/best.ckpt")
     assert best["global_step"] == step
-    now, average = run.weights(step)
+    now, average = run.weights_and_average(step)
     finished = load_bundle(run.folder).model.double()
     for name, tensor in finished.state_dict().items():
         assert torch.equal(best["state_dict"][f"model.{name}"], average[name]), name

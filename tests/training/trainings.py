@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import tiny_flags, wait_for_group_exit
+from command_helpers import tiny_flags, wait_for_group_exit
 from safetensors.torch import load_file
 
 from minitrans import cli

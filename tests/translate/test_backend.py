@@ -28,7 +28,7 @@ from minitrans.translate.translator import Translator
 
 Patch = pytest.MonkeyPatch
 Log = pytest.LogCaptureFixture
-MODES: list[CompiledMode] = ["auto", "off", "require"]
+COMPILED_MODES: list[CompiledMode] = ["auto", "off", "require"]
 FALLBACK = "takes the plain and slower path"
 ROW_LENGTHS = [4, 7, 1]
 BATCH_IDS = random_ids(1, ROW_LENGTHS, 7), random_tgt_in(2, 3, 7), random_ids(3, ROW_LENGTHS, 7)
@@ -121,7 +121,7 @@ BROKEN_COMPILERS = [
 ]
 
 
-@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.usefixtures("fresh_libraries")
 @pytest.mark.parametrize(("environment", "words"), BROKEN_COMPILERS, ids=["none", "missing", "failing", "unreadable"])
 def test_without_a_compiler_the_plain_model_computes(
     environment: dict[str, str], words: str, monkeypatch: Patch, caplog: Log, fallbacks: list[str], tmp_path: Path
@@ -193,7 +193,7 @@ def test_another_dtype_or_device_takes_the_plain_model_without_a_word(
 def test_parameters_in_bfloat16_are_trained_by_the_plain_model(autocast: bool, caplog: Log) -> None:
     model = random_model(1).bfloat16().train()
     losses = []
-    for mode in MODES[:2]:
+    for mode in COMPILED_MODES[:2]:
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             losses.append(make_loss(model, mode)(*BATCH_IDS, 0.1))
     assert torch.equal(*losses)
@@ -248,7 +248,7 @@ def test_the_probe_finds_no_difference_whatever_is_around(around: Callable[[], A
     with around():
         stepper = make_stepper(model, "require")
         dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
-        compiled, plain = (make_loss(model, mode, dtype)(*BATCH_IDS, 0.1) for mode in MODES[1:])
+        compiled, plain = (make_loss(model, mode, dtype)(*BATCH_IDS, 0.1) for mode in COMPILED_MODES[1:])
     assert compiled.item() == pytest.approx(plain.item(), rel=0.02 if dtype == torch.bfloat16 else 1e-5)
     state = stepper.begin(BATCH_IDS[0], 1)
     plain_stepper = CachedStepper(model)
@@ -277,7 +277,7 @@ def gelu_feed_forward(self: FeedForward, x: Tensor) -> Tensor:
     return self.w_2(self.dropout(F.gelu(self.w_1(x))))
 
 
-MODEL_CHANGES: dict[str, Callable[[Transformer, Patch], object]] = {
+CHANGES_AFTER_LOADING: dict[str, Callable[[Transformer, Patch], object]] = {
     "weight": lambda model, _: model.decoder.norm.weight.data.zero_(),
     "hook": lambda model, _: model.encoder.norm.register_forward_hook(lambda module, inputs, output: -output),
     "module": lambda model, _: setattr(model.decoder, "norm", nn.RMSNorm(12).double()),
@@ -285,24 +285,24 @@ MODEL_CHANGES: dict[str, Callable[[Transformer, Patch], object]] = {
 }
 
 
-@pytest.mark.parametrize("change", MODEL_CHANGES)
+@pytest.mark.parametrize("change", CHANGES_AFTER_LOADING)
 def test_what_changes_after_loading_changes_the_next_translation(
     change: str, bundle: Bundle, monkeypatch: Patch
 ) -> None:
     translator = Translator(bundle)
     before = translator.translate(LINES)
-    MODEL_CHANGES[change](bundle.model, monkeypatch)
+    CHANGES_AFTER_LOADING[change](bundle.model, monkeypatch)
     assert translator.translate(LINES) == translator.translate(LINES, use_cache=False) != before
 
 
 @needs_compiled
-@pytest.mark.parametrize("change", MODEL_CHANGES)
+@pytest.mark.parametrize("change", CHANGES_AFTER_LOADING)
 def test_compiled_code_is_of_the_model_as_it_was_and_each_translator_asks_anew(
     change: str, bundle: Bundle, monkeypatch: Patch, caplog: Log, fallbacks: list[str]
 ) -> None:
     translator = Translator(bundle, "require")
     before = translator.translate(LINES)
-    MODEL_CHANGES[change](bundle.model, monkeypatch)
+    CHANGES_AFTER_LOADING[change](bundle.model, monkeypatch)
     assert translator.translate(LINES) == before
     assert Translator(bundle, "auto").compiled == (change == "weight")
     if change == "weight":

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 import torch
-from commands import EvilPickle, copy_run, refusal_message, run_cli
+from command_helpers import EvilPickle, copy_run, refusal_message, run_cli
 from conftest import randomize
 from safetensors.torch import load_file
 
@@ -24,7 +24,7 @@ from minitrans.translate.bundle import (
     Threshold,
     load_bundle,
     save_bundle,
-    save_source_reader,
+    save_reader_code_and_settings,
 )
 
 
@@ -69,7 +69,7 @@ def test_special_ids_are_those_of_the_tokenizer_file(tmp_path: Path) -> None:
     sizes = TransformerConfig(tokenizer.vocab_size, 7, 5, 1, d_model=4, n_heads=1, d_ff=3, n_layers=1, max_len=9)
     save_bundle(tmp_path, Bundle(Transformer(sizes), tokenizer, "en", "zh"))
     bundle = load_bundle(tmp_path)
-    assert (bundle.model.config, bundle.tokenizer.special_ids) == (sizes, (7, 5, 1))
+    assert (bundle.model.config, bundle.tokenizer.pad_bos_eos_ids) == (sizes, (7, 5, 1))
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -78,7 +78,7 @@ def test_an_exported_reader_reads_as_the_run_does(plain: bool, placeholders: boo
     settings = TokenizerConfig(400, plain_sources=plain, placeholders=placeholders)
     tokenizer = Tokenizer.train(["What is it, Tom?", "有只猫。"], settings)
     bundle = replace(load_bundle(run_dir), tokenizer=tokenizer, source_words={"what": 0, "is": 1})
-    save_source_reader(run_dir, bundle)
+    save_reader_code_and_settings(run_dir, bundle)
     own, exported = tokenizer.make_reader(bundle.source_words), load_reader(run_dir)
     for text in ("where is it", "“Zoltan” is 5 ，"):
         assert exported.preprocess(text) == own.preprocess(text)
@@ -115,4 +115,4 @@ def test_a_pickle_in_the_place_of_a_file_is_not_run(name: str, run_dir: Path) ->
     for dump in (pickle.dump, torch.save):
         with open(run_dir / name, "wb") as file:
             dump(EvilPickle(run_dir / "evil"), file)
-        assert name in refusal_message("translate", run_dir, "I love you.", within=run_dir)
+        assert name in refusal_message("translate", run_dir, "I love you.", unchanged=run_dir)

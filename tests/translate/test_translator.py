@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from commands import CORPUS
-from conftest import ATOL, force_likeliest_tokens, randomize
+from command_helpers import TEST_CORPUS_DIR
+from conftest import ATOL, force_constant_token_ranking, randomize
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -73,7 +73,7 @@ def test_beam_search_gives_the_best_of_the_n_best(translator: Translator) -> Non
 
 
 def test_the_length_penalty_decides_the_rank(translator: Translator) -> None:
-    lines = ["", *(CORPUS / "test.en").read_text(encoding="utf-8").splitlines()[:20]]
+    lines = ["", *(TEST_CORPUS_DIR / "test.en").read_text(encoding="utf-8").splitlines()[:20]]
     firsts = {}
     for beam, penalty in ((1, 0.0), (1, 1.0), (4, 0.0), (4, 1.0), (4, 3.0)):
         n_best = translator.n_best(lines, beam, length_penalty=penalty)
@@ -103,14 +103,14 @@ def test_words_that_training_never_showed_are_named(translator: Translator) -> N
     want[0] = tuple(word for word in want[0] if word not in translator.bundle.source_words)
     assert {"xyzzy", "4711"} <= set(want[0])
     translator = Translator(replace(translator.bundle, threshold=None))
-    assert [translator.unknown(line) for line in lines] == want
+    assert [translator.unknown_words(line) for line in lines] == want
     for beam in (1, 3):
-        assert [t.unknown for t in translator.translations(lines, beam)] == want
+        assert [t.unknown_words for t in translator.translations(lines, beam)] == want
         n_best = translator.n_best(lines, beam)
-        assert [{t.unknown for t in row} for row in n_best] == [{unknown} for unknown in want]
+        assert [{t.unknown_words for t in row} for row in n_best] == [{unknown} for unknown in want]
         assert [{t.unsure for t in row} for row in n_best] == [{bool(unknown)} for unknown in want]
     without = Translator(replace(translator.bundle, source_words=None))
-    assert [without.unknown(line) for line in lines] == [()] * 5
+    assert [without.unknown_words(line) for line in lines] == [()] * 5
 
 
 def test_a_number_that_is_not_copied_is_in_doubt(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,11 +119,15 @@ def test_a_number_that_is_not_copied_is_in_doubt(translator: Translator, monkeyp
     monkeypatch.setattr(translator, "_search", lambda *_: [[[Hypothesis(ids, -1.0, -1.0, len(ids))]]] * 3)
     lines = ["XYZZY X4711 4712", "Room 4711?", "Room 12"]
     want = [(("xyzzy", "4712"), True), ((), False), ((), True)]
-    assert [(t.unknown, t.unsure) for t in translator.translations(lines)] == want
-    assert [(t.unknown, t.unsure) for (t,) in translator.n_best(lines, 2)] == want
+    assert [(t.unknown_words, t.unsure) for t in translator.translations(lines)] == want
+    assert [(t.unknown_words, t.unsure) for (t,) in translator.n_best(lines, 2)] == want
     monkeypatch.setattr(translator, "_reader", Reader(True, "", ["o'clock"]))  # and names that are copied are no words
-    assert translator.unknown("Room XYZZY", "XYZZY室") == translator.unknown("room oclock") == ()
-    assert translator.unknown("ROOM XYZZY", "XYZZY室") == translator.unknown("Room xyzzy", "xyzzy室") == ("xyzzy",)
+    assert translator.unknown_words("Room XYZZY", "XYZZY室") == translator.unknown_words("room oclock") == ()
+    assert (
+        translator.unknown_words("ROOM XYZZY", "XYZZY室")
+        == translator.unknown_words("Room xyzzy", "xyzzy室")
+        == ("xyzzy",)
+    )
 
 
 def test_a_line_is_as_unsure_as_its_worst_sentence(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,8 +145,8 @@ def test_a_line_is_as_unsure_as_its_worst_sentence(translator: Translator, monke
 def test_what_scores_below_the_threshold_is_unsure_whatever_the_length_penalty(
     translator: Translator, beam: int
 ) -> None:
-    lines = (CORPUS / "test.en").read_text(encoding="utf-8").splitlines()[:60]
-    lines = [line for line in lines if not translator.unknown(line)]
+    lines = (TEST_CORPUS_DIR / "test.en").read_text(encoding="utf-8").splitlines()[:60]
+    lines = [line for line in lines if not translator.unknown_words(line)]
     translator = Translator(replace(translator.bundle, threshold=None))
     plain = translator.n_best(lines, beam)
     scores = sorted({t.score for row in plain for t in row})
@@ -164,7 +168,7 @@ def test_a_translation_without_eos_has_one_token_less(random_translator: Transla
     """The model writes one word until the limit, each time with the same probability."""
     bundle = random_translator.bundle
     sizes = replace(bundle.model.config, tie_embeddings=False)
-    model = force_likeliest_tokens(randomize(Transformer(sizes), 8), bundle.tokenizer.encode("I love you.")[0])
+    model = force_constant_token_ranking(randomize(Transformer(sizes), 8), bundle.tokenizer.encode("I love you.")[0])
     mean = sizes.d_model - math.log(math.exp(sizes.d_model) + sizes.vocab_size - 1)
     n = length_limit(random_translator.longest_sentence_length("I love you.") + 1, sizes.max_len)
     for threshold, unsure in ((mean * (n + 0.1) / n, False), (mean * n / (n + 0.1), True)):
@@ -233,7 +237,7 @@ def test_attention_is_that_of_each_layer_and_head(
 
 
 def test_two_threads_get_what_one_after_the_other_gets(translator: Translator) -> None:
-    lines = (CORPUS / "test.en").read_text(encoding="utf-8").splitlines()[:80]
+    lines = (TEST_CORPUS_DIR / "test.en").read_text(encoding="utf-8").splitlines()[:80]
     shares = [lines[:50], ["", *lines[30:][::-1]]]
 
     def translate(lines: list[str]) -> list[object]:
@@ -244,7 +248,7 @@ def test_two_threads_get_what_one_after_the_other_gets(translator: Translator) -
 
 
 def test_several_threads_get_what_one_gets(translator: Translator) -> None:
-    lines = [*(CORPUS / "test.en").read_text(encoding="utf-8").splitlines()[:80], "", "I love you."]
+    lines = [*(TEST_CORPUS_DIR / "test.en").read_text(encoding="utf-8").splitlines()[:80], "", "I love you."]
     alone = translator.translate(lines), translator.n_best(lines, 2), translator.sample(lines, 3, seed=1)
     torch.set_num_threads(3)
     together = translator.translate(lines), translator.n_best(lines, 2), translator.sample(lines, 3, seed=1)

@@ -5,9 +5,9 @@ from minitrans.translate.scoring import MIN_CORRECT_CHRF, UnsureScores, choose_t
 from minitrans.translate.translator import Translation
 
 
-def make_translations(*scores: float, wrong: str) -> list[Translation]:
-    """One for each score; `wrong` says which are, by a letter w."""
-    marks = wrong.ljust(len(scores))
+def make_translations(*scores: float, wrong_marks: str) -> list[Translation]:
+    """One for each score; `wrong_marks` says which are, by a letter w."""
+    marks = wrong_marks.ljust(len(scores))
     return [Translation("x" if mark == "w" else "right", s) for s, mark in zip(scores, marks, strict=True)]
 
 
@@ -31,7 +31,7 @@ def threshold_of(outputs: list[Translation]) -> Threshold | None:
 def test_the_threshold_is_the_score_that_tells_wrong_from_right_best(
     scores: list[float], wrong: str, want: float
 ) -> None:
-    assert threshold_of(make_translations(*scores, wrong=wrong)) == Threshold(want, None)
+    assert threshold_of(make_translations(*scores, wrong_marks=wrong)) == Threshold(want, None)
 
 
 def test_any_reference_is_right() -> None:
@@ -40,10 +40,10 @@ def test_any_reference_is_right() -> None:
 
 
 def test_unknown_words_are_marked_whatever_the_score() -> None:
-    known = make_translations(-3.0, -2.0, -1.0, -0.5, wrong="w")
+    known = make_translations(-3.0, -2.0, -1.0, -0.5, wrong_marks="w")
     assert threshold_of(known) == Threshold(-2.0, None)
-    assert threshold_of([*known, Translation("x", -0.1, unknown=("y",))]) == Threshold(-2.0, None)
-    assert threshold_of([Translation("x", -0.1, unknown=("y",))]) is None
+    assert threshold_of([*known, Translation("x", -0.1, unknown_words=("y",))]) == Threshold(-2.0, None)
+    assert threshold_of([Translation("x", -0.1, unknown_words=("y",))]) is None
 
 
 def test_where_few_are_exact_only_a_low_chrf_is_wrong() -> None:

@@ -13,11 +13,11 @@ from subjects import subjects
 from torch import Tensor
 
 from minitrans import verify
-from minitrans.cachecheck.measure import LOWER_DTYPES, Report
+from minitrans.cachecheck.check import LOWER_DTYPES, Report
 from minitrans.model.attention import scaled_dot_product_attention
 from minitrans.model.decoding import CachedStepper, Hypothesis, Stepper, beam_search
 from minitrans.model.transformer import Transformer
-from minitrans.pages.pictures import heat_map
+from minitrans.pages.grids import heat_map
 from minitrans.verify import checks
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.checks.decoding import overfit_running_example

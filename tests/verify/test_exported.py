@@ -11,7 +11,7 @@ from subjects import subjects
 
 pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 
-from minitrans.export.ctranslate2 import engine_decode
+from minitrans.export.ctranslate2 import engine_greedy
 from minitrans.verify.checks import CHECKS, exported
 from minitrans.verify.subject import ModelAndPairs, fresh_model, model_and_id_pairs, model_and_random_pairs
 
@@ -54,11 +54,11 @@ def test_of_what_ctranslate2_may_write_only_equally_likely_tokens_are_right(
         model.output.weight[10] = model.output.weight[9]
 
     def changed(*arguments: object) -> list[list[int]]:
-        output_ids = engine_decode(*arguments)  # type: ignore[arg-type]
+        output_ids = engine_greedy(*arguments)  # type: ignore[arg-type]
         outputs.extend(output_ids)
         return [change(ids) for ids in output_ids]
 
-    monkeypatch.setattr(exported, "engine_decode", changed)
+    monkeypatch.setattr(exported, "engine_greedy", changed)
     measured = GREEDY_CHECK.measure(model_and_random_pairs(model))
     assert any(9 in ids for ids in outputs)
     assert measured == 0.0 if is_right else measured > 1e-3

@@ -10,11 +10,11 @@ import torch
 from conftest import random_model, random_tensor
 from torch import Tensor
 
-from minitrans.cachecheck.measure import TOLERANCE, deviation, worst
+from minitrans.cachecheck.check import FLOAT64_TOLERANCE, deviation, worst
 from minitrans.model import reference
 from minitrans.model.transformer import Transformer
 from minitrans.verify import oracles
-from minitrans.verify.oracles import numpy_weights, torch_transformer
+from minitrans.verify.oracles import numpy_weights, torch_memory_and_logits
 from minitrans.verify.subject import ModelAndPairs, model_and_id_pairs
 
 MIN_WEIGHT_EFFECT = 1e-6  # a changed weight moves the numbers by far more than rounding does
@@ -40,7 +40,7 @@ def numpy_memory_and_logits(model: Transformer, src_ids: Tensor, tgt_in: Tensor)
     return [torch.from_numpy(memory)[None], torch.from_numpy(logits)[None]]
 
 
-ORACLES = [torch.no_grad()(torch_transformer), numpy_memory_and_logits]
+ORACLES = [torch.no_grad()(torch_memory_and_logits), numpy_memory_and_logits]
 Oracle = Callable[[Transformer, Tensor, Tensor], Sequence[Tensor]]
 
 
@@ -53,7 +53,7 @@ def test_an_oracle_agrees_on_the_right_model_and_disagrees_on_each_changed_weigh
         got = memory_and_logits(model, s.src_ids, s.tgt_in)
         return worst([deviation(a[: len(b)], b) for a, b in zip(got, want, strict=True)])
 
-    assert distance(s.model) <= TOLERANCE
+    assert distance(s.model) <= FLOAT64_TOLERANCE
     for name, weight in s.model.named_parameters():
         model = copy.deepcopy(s.model)
         changed = weight + 0.1 * random_tensor(1, *weight.shape)

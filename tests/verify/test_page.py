@@ -9,10 +9,10 @@ import pytest
 import torch
 from test_pictures import cell_indices, elements_of_class, parse_svg
 
-from minitrans.cachecheck.measure import Caught, Measurement, Report, Result
+from minitrans.cachecheck.check import Caught, Measurement, Report, Result
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.verify.page import figures, page_html
-from minitrans.verify.page.figures import MAX_SHOWN_TOKENS, choose_pair
+from minitrans.verify.page.figures import MAX_SHOWN_TOKENS, choose_longest_fitting_pair
 from minitrans.verify.subject import fresh_model, model_and_random_pairs
 
 VOID_ELEMENTS = {"meta", "br", "hr", "img", "link", "input"}
@@ -152,8 +152,8 @@ def test_the_masks_are_drawn() -> None:
 
 def test_the_pair_shown_is_the_longest_that_fits() -> None:
     short, middling, long = ([1] * n for n in (3, MAX_SHOWN_TOKENS, MAX_SHOWN_TOKENS + 1))
-    assert choose_pair([(short, short), (middling, short), (middling, long)]) == (middling, short)
-    assert choose_pair([(long, long), (long * 2, short)]) == (middling, middling)
+    assert choose_longest_fitting_pair([(short, short), (middling, short), (middling, long)]) == (middling, short)
+    assert choose_longest_fitting_pair([(long, long), (long * 2, short)]) == (middling, middling)
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from xml.etree.ElementTree import Element
 import numpy as np
 import torch
 
-from minitrans.cachecheck.measure import LOWER_DTYPES, dtype_tolerance, to_str
+from minitrans.cachecheck.check import LOWER_DTYPES, dtype_tolerance, to_str
 from minitrans.pages.charts import chart_as_svg
-from minitrans.pages.pictures import CELL_PIXELS, catch_matrix, heat_map
+from minitrans.pages.grids import CELL_PIXELS, catch_matrix, heat_map
 from minitrans.pages.render import render_template
-from minitrans.verify.page.figures import PLOTTED_MIN, PLOTTED_ZERO, plot_errors
+from minitrans.verify.page.figures import PLOTTED_MIN, PLOTTED_ZERO, plot_errors_by_dtype
 
 N_HEADS, QUERY_LABELS, KEY_LABELS = 3, ["BOS", '<b> & "q"', "猫"], ["我", "a", "b</svg>", "PAD"]
 
@@ -82,14 +82,14 @@ def test_a_dot_for_each_check_that_caught_a_sabotage() -> None:
 
 
 def test_errors_stand_in_their_order_and_0_at_the_bottom() -> None:
-    (panel,) = plot_errors({"float64": [0.0, 1e-30, 1e-15, 1e-3, 1.0, 7.0, math.inf, math.nan]}).axes
+    (panel,) = plot_errors_by_dtype({"float64": [0.0, 1e-30, 1e-15, 1e-3, 1.0, 7.0, math.inf, math.nan]}).axes
     heights = np.asarray(panel.lines[0].get_ydata()).tolist()
     assert heights == [PLOTTED_ZERO, PLOTTED_MIN, 1e-15, 1e-3, *[1.0] * 4]
 
 
 def test_each_dtype_has_a_line_a_tolerance_and_a_name() -> None:
     tolerances = {"float64": 1e-12, "float32": 1.5e-5, "bfloat16": 0.062}
-    (panel,) = plot_errors({name: [0.0] * 40 for name in tolerances}).axes
+    (panel,) = plot_errors_by_dtype({name: [0.0] * 40 for name in tolerances}).axes
     assert panel.get_yscale() == "log"
     drawn, dashed = panel.lines[::2], panel.lines[1::2]
     assert [line.get_label() for line in drawn] == [
@@ -101,6 +101,6 @@ def test_each_dtype_has_a_line_a_tolerance_and_a_name() -> None:
 
 
 def test_the_same_chart_gives_the_same_bytes_and_its_text_is_text() -> None:
-    first, second = (chart_as_svg(plot_errors({"float64": [1e-15]})) for _ in range(2))
+    first, second = (chart_as_svg(plot_errors_by_dtype({"float64": [1e-15]})) for _ in range(2))
     assert first == second
     assert "target position" in ElementTree.fromstring(first).itertext()

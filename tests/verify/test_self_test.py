@@ -15,10 +15,10 @@ import torch
 from conftest import CAN_COMPILE
 
 from minitrans import verify
-from minitrans.cachecheck.measure import Check, Result, dtype_name
+from minitrans.cachecheck.check import Check, Result, dtype_name
 from minitrans.errors import UserError
-from minitrans.pages import pictures
-from minitrans.verify import proof
+from minitrans.pages import grids
+from minitrans.verify import run_checks
 from minitrans.verify.checks import CHECK_MODULES, CHECKS
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
 from minitrans.verify.subject import fresh_model, model_and_random_pairs
@@ -40,7 +40,7 @@ def raised_check_ids(info: Mock) -> set[str]:
     return {call.args[1] for call in info.call_args_list if call.args[0] == "%s raised"}
 
 
-def package_functions() -> dict[FunctionType, CodeType]:
+def code_by_function() -> dict[FunctionType, CodeType]:
     """All that a sabotage could edit: the functions of the package's modules, and of their classes; with their code."""
     modules = [module for name, module in list(sys.modules.items()) if name.startswith("minitrans.")]
     named = [value for module in modules for value in vars(module).values()]
@@ -59,7 +59,7 @@ def package_functions() -> dict[FunctionType, CodeType]:
 def test_the_checks_that_must_notice_do_so_by_what_they_measure(sabotage: Sabotage) -> None:
     must = required_check_ids(sabotage)
     with patch.object(LOGGER, "info") as info, sabotage.apply_fault():
-        subjects = proof.fresh_float64_subjects()
+        subjects = run_checks.fresh_float64_subject_by_dtype()
         noticed = {check.id for check in CHECKS if check.id in must and not check.run(subjects).passed}
     assert must == noticed - raised_check_ids(info) != set()
 
@@ -69,10 +69,10 @@ def test_every_check_must_notice_a_sabotage() -> None:
     assert [check.id for check in AVAILABLE_CHECKS if check.id not in notice] == []
 
 
-COMPARING_CHECKS = [check for check in AVAILABLE_CHECKS if "deviation(" in inspect.getsource(check.measure)]
+DEVIATION_CHECKS = [check for check in AVAILABLE_CHECKS if "deviation(" in inspect.getsource(check.measure)]
 
 
-@pytest.mark.parametrize("check", COMPARING_CHECKS, ids=lambda check: check.id)
+@pytest.mark.parametrize("check", DEVIATION_CHECKS, ids=lambda check: check.id)
 def test_every_comparison_of_a_check_must_notice_a_sabotage(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     """A comparison is a place in the source that calls a function which returns a deviation."""
     largest: dict[object, float] = {}
@@ -92,7 +92,7 @@ def test_every_comparison_of_a_check_must_notice_a_sabotage(check: Check, monkey
     for sabotage in AVAILABLE_SABOTAGES:
         if check.id in sabotage.noticed_by:
             with sabotage.apply_fault():
-                check.run(proof.fresh_float64_subjects())
+                check.run(run_checks.fresh_float64_subject_by_dtype())
     assert [place for place, deviation in largest.items() if deviation <= check.tolerance] == []
 
 
@@ -116,9 +116,9 @@ def test_a_fault_lies_far_above_what_a_lower_dtype_may_round(dtype: torch.dtype,
 @pytest.mark.slow
 def test_checks_that_have_nothing_to_do_with_a_fault_do_not_fail() -> None:
     """It takes minutes."""
-    before = package_functions()
+    before = code_by_function()
     noticed = {caught.id: set(caught.caught_by) for caught in verify.self_test()}
-    assert package_functions() == before
+    assert code_by_function() == before
     assert [*noticed] == [sabotage.id for sabotage in AVAILABLE_SABOTAGES]
     only = {sabotage.id: required_check_ids(sabotage) for sabotage in AVAILABLE_SABOTAGES if sabotage.no_other}
     assert {id_: noticed[id_] for id_ in only} == only
@@ -126,21 +126,24 @@ def test_checks_that_have_nothing_to_do_with_a_fault_do_not_fail() -> None:
 
 def test_only_without_compiled_code_its_checks_and_sabotages_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """When that is so, and what is said of it: tests/translate/test_backend.py."""
-    monkeypatch.setattr(proof, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "compiled.unmasked")])
-    monkeypatch.setattr(proof, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20", "compiled.loss")])
+    monkeypatch.setattr(run_checks, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "compiled.unmasked")])
+    monkeypatch.setattr(run_checks, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20", "compiled.loss")])
     assert [result.id for result in verify.run(compiled="off").checks] == ["C20", "cache.rows"]
     assert [(caught.id, caught.caught_by) for caught in verify.self_test("off")] == [("rows.sorted", ["cache.rows"])]
-    assert (len(proof.checks_to_run("auto")), len(proof.sabotages_to_run("auto"))) == (2 + CAN_COMPILE, 1 + CAN_COMPILE)
+    assert (len(run_checks.checks_to_run("auto")), len(run_checks.sabotages_to_run("auto"))) == (
+        2 + CAN_COMPILE,
+        1 + CAN_COMPILE,
+    )
 
 
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.id)
 def test_a_sabotage_edits_what_it_names_and_is_undone(sabotage: Sabotage) -> None:
     assert sabotage.fault.endswith(".")
-    before = package_functions()
+    before = code_by_function()
     with sabotage.apply_fault():
-        edited = {f.__qualname__ for f, code in package_functions().items() if code is not before[f]}
+        edited = {f.__qualname__ for f, code in code_by_function().items() if code is not before[f]}
     assert edited == {name.split(":")[1] for name in sabotage.edits}
-    assert package_functions() == before
+    assert code_by_function() == before
 
 
 def test_a_sabotage_is_undone_when_what_runs_under_it_raises() -> None:
@@ -152,10 +155,10 @@ def test_a_sabotage_is_undone_when_what_runs_under_it_raises() -> None:
 
 
 def test_several_edits_of_a_function_add_up_wherever_the_piece_stands() -> None:
-    edits = {"pages.pictures:_shorten_label": [("MAX_LABEL_LETTERS", "3"), ("…", "...")]}
+    edits = {"pages.grids:_shorten_label": [("MAX_LABEL_LETTERS", "3"), ("…", "...")]}
     with Sabotage("x", "A fault.", edits, []).apply_fault():
-        assert pictures._shorten_label("abcd") == "ab..."
-    assert pictures._shorten_label("abcd") == "abcd"
+        assert grids._shorten_label("abcd") == "ab..."
+    assert grids._shorten_label("abcd") == "abcd"
 
 
 def test_a_sabotage_of_code_that_was_edited_for_good_says_what_it_misses() -> None:

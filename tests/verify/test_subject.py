@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import CORPUS, write_corpus
+from command_helpers import TEST_CORPUS_DIR, write_corpus
 
 from minitrans.model.decoding import CachedStepper, greedy_decode, length_limit
 from minitrans.translate.bundle import Bundle, load_bundle
 from minitrans.verify import subject as verify_subject
 from minitrans.verify.subject import (
     DECODE_BATCH_SIZE,
-    N_PAIRS,
-    RUNNING_EXAMPLE,
+    N_TEXT_PAIRS,
+    RUNNING_EXAMPLE_PAIRS,
     fresh_model,
     load_run_and_pairs,
     model_and_random_pairs,
@@ -20,7 +20,7 @@ from minitrans.verify.subject import (
 )
 
 
-def read_pairs(split: str, n: int | None = None, folder: Path = CORPUS) -> list[tuple[str, str]]:
+def read_pairs(split: str, n: int | None = None, folder: Path = TEST_CORPUS_DIR) -> list[tuple[str, str]]:
     """Sentence pairs of the tests' corpus, or of another."""
     en, zh = ((folder / f"{split}.{code}").read_text(encoding="utf-8").splitlines()[:n] for code in ("en", "zh"))
     return list(zip(en, zh, strict=True))
@@ -121,11 +121,11 @@ def test_lines_are_decoded_the_shortest_first_and_thinned_out_evenly_if_there_ar
 
 
 def test_pairs_of_all_lengths_are_chosen(bundle: Bundle) -> None:
-    pairs = read_pairs("valid", 5 * N_PAIRS + 1)
+    pairs = read_pairs("valid", 5 * N_TEXT_PAIRS + 1)
     subject = model_and_text_pairs(bundle, pairs, ["deep"], [])
     lengths = sorted(len(bundle.tokenizer.encode(source)) for source, _ in pairs)
     chosen = [len(source) for source, _ in subject.pairs()]
-    assert len(chosen) == N_PAIRS
+    assert len(chosen) == N_TEXT_PAIRS
     assert min(chosen) <= lengths[5]
     assert max(chosen) >= lengths[-10]
     assert len(model_and_text_pairs(bundle, pairs[:3], ["deep"], []).pairs()) == 3
@@ -148,7 +148,7 @@ def test_a_run_is_measured_on_its_own_validation_and_test_text(tiny_run: Path, b
 def test_without_a_test_set_the_validation_text_is_decoded_and_known_examples_are_asked(
     tiny_run: Path, bundle: Bundle, tmp_path: Path
 ) -> None:
-    known = list(RUNNING_EXAMPLE.items())[:2]
+    known = list(RUNNING_EXAMPLE_PAIRS.items())[:2]
     for split, pairs in (("train", [*read_pairs("train", 9), *known]), ("valid", read_pairs("valid", 4))):
         for language, lines in zip(("en", "zh"), zip(*pairs, strict=True), strict=True):
             (tmp_path / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -165,4 +165,4 @@ def test_without_a_test_set_the_validation_text_is_decoded_and_known_examples_ar
 
 def test_the_corpus_that_ships_has_the_running_example() -> None:
     shipped = read_pairs("train", folder=Path(__file__).parents[2] / "data" / "en-zh")
-    assert set(RUNNING_EXAMPLE.items()) <= set(shipped)
+    assert set(RUNNING_EXAMPLE_PAIRS.items()) <= set(shipped)

@@ -84,7 +84,7 @@ function unpack(packed, queries, keys) {
 // -- step by step ---------------------------------------------------------------------------------------------------
 
 function drawGrowing() {
-  const { steps, target } = sentence, { step } = state, { likeliest, taken_logp } = steps[step];
+  const { steps, target } = sentence, { step } = state, { top_pieces: likeliest, taken_logp } = steps[step];
   const next = label(target[step + 1]);
   const room = Math.max(240, Math.min(roomIn("growing"), 720));
   const looked = weights.cross.at(-1)[MEAN][step];
@@ -301,7 +301,7 @@ function drawLines() {
 // -- from the cache -------------------------------------------------------------------------------------------------
 
 function drawSlots() {
-  const { steps } = sentence, { n_keys_read: reads, held, source_kept: kept } = steps[state.step];
+  const { steps } = sentence, { n_keys_read_by_layer: reads, n_keys_held_before: held, source_kept: kept } = steps[state.step];
   const columns = padded(), left = 62;
   const cell = Math.max(9, Math.min(22, (roomIn("slots") - left) / Math.max(steps.length, columns.length)));
   const parts = [], titles = [];

@@ -7,7 +7,7 @@ from unittest import mock
 import torch
 from torch.nn import functional as F
 
-from minitrans.cachecheck.measure import check_registrar, deviation, worst
+from minitrans.cachecheck.check import deviation, new_check_group, worst
 from minitrans.cachecheck.protocol import N_BEAMS
 from minitrans.compiled import probe
 from minitrans.compiled import training as compiled
@@ -22,7 +22,7 @@ from minitrans.model.transformer import Transformer
 from minitrans.verify.checks.training import loss_deviation
 from minitrans.verify.subject import ModelAndPairs
 
-claim, CHECKS = check_registrar("Compiled code")
+claim, CHECKS = new_check_group("Compiled code")
 
 
 @claim(
@@ -30,16 +30,16 @@ claim, CHECKS = check_registrar("Compiled code")
     "refusals, in training and in decoding; GELU in place of ReLU and a forward hook, the controls, must be refused",
     tolerance=0.0,
 )
-def compiled_code_is_admitted(subject: ModelAndPairs) -> float:
+def compiled_code_accepts_model(subject: ModelAndPairs) -> float:
     """Compiled code may compute this model: it knows the architecture, and on a small model of it no number differs."""
     hooked = deepcopy(subject.model)
     hooked.decoder.register_forward_hook(lambda module, inputs, output: None)
     with mock.patch.object(FeedForward, "forward", lambda self, x: self.w_2(self.dropout(F.gelu(self.w_1(x))))):
-        controls = n_modes_refused(subject.model), n_modes_refused(hooked)
-    return float(n_modes_refused(subject.model)) if controls == (2, 2) and n_modes_refused(hooked) == 2 else math.inf
+        controls = n_refusals(subject.model), n_refusals(hooked)
+    return float(n_refusals(subject.model)) if controls == (2, 2) and n_refusals(hooked) == 2 else math.inf
 
 
-def n_modes_refused(model: Transformer) -> int:
+def n_refusals(model: Transformer) -> int:
     """For how many of the two, training and decoding, compiled code refuses the model."""
     n_refused = 0
     for probe_check in (probe.check_training, probe.check_steps):
@@ -57,7 +57,7 @@ def n_modes_refused(model: Transformer) -> int:
     lower=(),
 )
 @torch.enable_grad()
-def compiled_training_matches_plain(subject: ModelAndPairs) -> float:
+def compiled_gradients_match_plain(subject: ModelAndPairs) -> float:
     """The compiled training pass gives the numbers and gradients of the plain one."""
     model = deepcopy(subject.model).train()
     for module in model.modules():

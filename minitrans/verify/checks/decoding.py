@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from minitrans.cachecheck import cache_checks
-from minitrans.cachecheck.measure import MeasureFn, check_registrar, deviation, worst
+from minitrans.cachecheck.check import MeasureFn, deviation, new_check_group, worst
 from minitrans.cachecheck.protocol import N_BEAMS
 from minitrans.data.batching import IdRows, collate
 from minitrans.model.decoding import (
@@ -17,17 +17,17 @@ from minitrans.model.decoding import (
     UncachedStepper,
     beam_search,
     greedy_decode,
+    greedy_token_ids,
     length_limit,
-    likeliest_token,
     token_log_probs,
 )
 from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.verify.adapter import TransformerAdapter, model_and_tokens
-from minitrans.verify.subject import RUNNING_EXAMPLE, ModelAndPairs
+from minitrans.verify.subject import RUNNING_EXAMPLE_PAIRS, ModelAndPairs
 
 GROUP_TITLE = "Decoding step by step"
-claim, CHECKS = check_registrar(GROUP_TITLE)
+claim, CHECKS = new_check_group(GROUP_TITLE)
 
 MODEL_OUTPUTS = "logits, outputs of all layers, all attention weights"
 
@@ -57,7 +57,7 @@ def steps_are_full_pass(subject: ModelAndPairs) -> float:
     "cache.shapes",
     f"{MODEL_OUTPUTS}, one token at a time, for S > T, for S < T, and for every sentence by itself without padding",
 )
-def steps_match_in_all_shapes(subject: ModelAndPairs) -> float:
+def steps_match_at_all_lengths(subject: ModelAndPairs) -> float:
     """Steps equal the full pass for sources longer or shorter than targets, for one sentence and for many."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     longest = model.config.max_len
@@ -69,7 +69,7 @@ def steps_match_in_all_shapes(subject: ModelAndPairs) -> float:
     return worst([cache_checks.step_deviation(model_and_tokens(model, *batch)) for batch in batches])
 
 
-register_cache_claim("cache.chunks", "chunks")(lambda subject: cache_checks.split_deviation(subject.case()))
+register_cache_claim("cache.chunks", "chunks")(lambda subject: cache_checks.all_chunkings_deviation(subject.case()))
 
 
 @register_cache_claim("cache.rows", "rows")
@@ -78,14 +78,14 @@ def rows_can_be_selected(subject: ModelAndPairs) -> float:
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     rows = torch.arange(max(2, len(src_ids))) % len(src_ids)
     src_ids, tgt_in = src_ids[rows], tgt_in[rows].repeat(1, 5)[:, : min(model.config.max_len, 10)]
-    return cache_checks.reordering_deviation(model_and_tokens(model, src_ids, tgt_in))
+    return cache_checks.row_selection_deviation(model_and_tokens(model, src_ids, tgt_in))
 
 
 @claim(
     "cache.beams",
     f"log-probability per token of {N_BEAMS} beams for every source, against a full pass over each beam's tokens",
 )
-def beams_are_scored_right(subject: ModelAndPairs) -> float:
+def swapped_beams_keep_scores(subject: ModelAndPairs) -> float:
     """The score that a beam collects in steps, swapping rows on the way, is the teacher-forced score of its output."""
     # Beams are kept in ascending and descending order of their score by turns, so that they swap at every step.
     model, config = subject.model, subject.model.config
@@ -126,7 +126,7 @@ register_cache_claim("cache.two", "caches.two")(lambda subject: cache_checks.int
 
 
 @claim("cache.saved", f"{MODEL_OUTPUTS}, single steps of the loaded model, against the full pass of the saved one")
-def saved_models_decode_the_same(subject: ModelAndPairs) -> float:
+def loaded_steps_are_full_pass(subject: ModelAndPairs) -> float:
     """A model that was saved and loaded gives in single steps what the original gives in a full pass."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     file = io.BytesIO()
@@ -134,7 +134,9 @@ def saved_models_decode_the_same(subject: ModelAndPairs) -> float:
     file.seek(0)
     loaded = Transformer(model.config).to(subject.dtype).eval()
     loaded.load_state_dict(torch.load(file, weights_only=True))
-    return cache_checks.step_deviation(model_and_tokens(loaded, src_ids, tgt_in), reference=TransformerAdapter(model))
+    return cache_checks.step_deviation(
+        model_and_tokens(loaded, src_ids, tgt_in), reference_model=TransformerAdapter(model)
+    )
 
 
 @claim(
@@ -164,7 +166,7 @@ def greedy_follows_full_pass(subject: ModelAndPairs) -> float:
         uncached = [hypothesis.ids for hypothesis in greedy_decode(UncachedStepper(model), src_ids)]
         tgt_in = IdRows.from_lists(cached).to_padded_tensor(config.pad_id, bos_id=config.bos_id)
         logits = model(src_ids, tgt_in[:, : config.max_len])
-        chosen = torch.stack([likeliest_token(logits[:, t], config) for t in range(logits.size(1))], dim=1).tolist()
+        chosen = torch.stack([greedy_token_ids(logits[:, t], config) for t in range(logits.size(1))], dim=1).tolist()
         for b, ids in enumerate(cached):
             limit = length_limit(int((src_ids[b] != config.pad_id).sum()), config.max_len)
             expected = ids if len(ids) == limit else [*ids, config.eos_id]
@@ -233,7 +235,7 @@ def forced_loss(model: Transformer, pairs: list[tuple[list[int], list[int]]]) ->
 @torch.enable_grad()
 def overfit_running_example() -> tuple[Transformer, list[tuple[list[int], list[int]]]]:
     """A small model trained on the running example alone, by words and characters; and the example as ids."""
-    texts = [(source.split(), list(target)) for source, target in RUNNING_EXAMPLE.items()]
+    texts = [(source.split(), list(target)) for source, target in RUNNING_EXAMPLE_PAIRS.items()]
     vocabulary = ["<pad>", "<s>", "</s>", *dict.fromkeys(word for pair in texts for side in pair for word in side)]
     examples = [([vocabulary.index(w) for w in src], [vocabulary.index(w) for w in tgt]) for src, tgt in texts]
     config = TransformerConfig(

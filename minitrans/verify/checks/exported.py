@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from minitrans.cachecheck.measure import check_registrar, deviation, dtype_tolerance, worst
-from minitrans.export.ctranslate2 import engine_decode, load_engine, save_engine
+from minitrans.cachecheck.check import deviation, dtype_tolerance, new_check_group, worst
+from minitrans.export.ctranslate2 import engine_greedy, load_engine, save_engine
 from minitrans.model.decoding import length_limit, suppress_pad_bos, token_log_probs
 from minitrans.verify.subject import ModelAndPairs
 
-claim, CHECKS = check_registrar("Another engine")
+claim, CHECKS = new_check_group("Another engine")
 
 
 def export_and_load_engine(subject: ModelAndPairs) -> tuple[Any, list[str]]:
@@ -65,7 +65,7 @@ def ctranslate2_decodes_the_same(subject: ModelAndPairs) -> float:
         sources = [[i for i in row if i != config.pad_id][:-1] for row in batch.tolist()]
         non_empty = [row for row, source in enumerate(sources) if source]  # an empty line is never decoded
         sources = [sources[row] for row in non_empty]
-        outputs = engine_decode(engine, pieces, config.max_len, sources)
+        outputs = engine_greedy(engine, pieces, config.max_len, sources)
         limits = [length_limit(len(source) + 1, config.max_len) for source in sources]
         for src_ids, ids, limit in zip(batch[non_empty], outputs, limits, strict=True):
             if len(ids) > limit:

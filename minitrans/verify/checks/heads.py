@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cachecheck.measure import MIN_FAULT, check_registrar, deviation, worst
+from minitrans.cachecheck.check import MIN_FAULT, deviation, new_check_group, worst
 from minitrans.model import reference
 from minitrans.model.attention import (
     MultiHeadAttention,
@@ -21,7 +21,7 @@ from minitrans.model.transformer import Transformer
 from minitrans.verify.oracles import numpy_weights, torch_multi_head
 from minitrans.verify.subject import ModelAndPairs
 
-claim, CHECKS = check_registrar("Many heads")
+claim, CHECKS = new_check_group("Many heads")
 
 
 def attention_modules(model: Transformer) -> list[MultiHeadAttention]:
@@ -29,7 +29,7 @@ def attention_modules(model: Transformer) -> list[MultiHeadAttention]:
     return [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
 
 
-def torch_compatible_model(model: Transformer) -> Transformer:
+def ensure_torch_compatible(model: Transformer) -> Transformer:
     """The model, or one with random weights of the same sizes where its heads do not fill d_model as PyTorch's do."""
     config = model.config
     if config.n_heads * config.head_size == config.d_model:
@@ -43,7 +43,7 @@ def packed_matches_separate(subject: ModelAndPairs) -> float:
     """W_q, W_k and W_v packed in one matrix give what three products give; the layout is PyTorch's in_proj_weight."""
     deviations = []
     for attention in attention_modules(subject.model):
-        x = subject.noise(2, 5, attention.w_o.out_features, seed=9)
+        x = subject.randn(2, 5, attention.w_o.out_features, seed=9)
         size = attention.n_heads * attention.d_head
         for i, packed in enumerate(attention.project(x, 0, 3)):
             rows = slice(i * size, (i + 1) * size)
@@ -53,8 +53,8 @@ def packed_matches_separate(subject: ModelAndPairs) -> float:
                 deviations.append(deviation(packed[:, h], head))
         (q,), (k, v) = attention.project(x, 0, 1), attention.project(x, 1, 3)
         deviations += [deviation(a, b) for a, b in zip((q, k, v), attention.project(x, 0, 3), strict=True)]
-    for attention in attention_modules(torch_compatible_model(subject.model)):
-        x = subject.noise(2, 5, attention.w_o.out_features, seed=9)
+    for attention in attention_modules(ensure_torch_compatible(subject.model)):
+        x = subject.randn(2, 5, attention.w_o.out_features, seed=9)
         torch_module = torch_multi_head(attention)  # written
         reread = MultiHeadAttention(attention.w_o.out_features, attention.n_heads).to(subject.dtype).eval()
         reread.w_qkv.weight.copy_(torch_module.in_proj_weight)
@@ -85,7 +85,7 @@ def project_worked_example(subject: ModelAndPairs) -> tuple[Tensor, Tensor]:
 
 
 @claim("C10", "Q_1 and Q_2 of the worked example, against 4 6 12 14 20 22 and 14 16 38 40 62 64", tolerance=0.0)
-def joint_heads_match_separate(subject: ModelAndPairs) -> float:
+def joint_projection_matches_heads(subject: ModelAndPairs) -> float:
     """One (d_in, h*d_head) matrix, its product split by columns, equals h separate matrices."""
     # The numbers are whole and small, so they have to be exact in every dtype.
     q, _ = project_worked_example(subject)
@@ -137,11 +137,11 @@ def n_parameters_ignores_n_heads(subject: ModelAndPairs) -> float:
 @claim("C7", "weights of 3 heads of 4, against softmax(q k^T / sqrt(d_head)) head by head; sqrt(d_model) must not pass")
 def scaled_by_the_heads_size(subject: ModelAndPairs) -> float:
     """The divisor is the square root of the head's size, not of the model's."""
-    q, k = subject.noise(1, 3, 5, 4, seed=11), subject.noise(1, 3, 7, 4, seed=12)
+    q, k = subject.randn(1, 3, 5, 4, seed=11), subject.randn(1, 3, 7, 4, seed=12)
     want = torch.zeros(1, 3, 5, 7, dtype=torch.float64)
     for h, i in np.ndindex(3, 5):
         keys = k[0, h].double().numpy()
-        want[0, h, i] = torch.from_numpy(reference.attend(q[0, h, i].double().numpy(), keys, values=keys)[1])
+        want[0, h, i] = torch.from_numpy(reference.attend_one_query(q[0, h, i].double().numpy(), keys, values=keys)[1])
     scaled_by_d_model = torch.softmax(q @ k.mT / math.sqrt(3 * 4), -1)
     if deviation(scaled_by_d_model, want) < MIN_FAULT:
         return math.inf
@@ -152,9 +152,9 @@ def scaled_by_the_heads_size(subject: ModelAndPairs) -> float:
 def single_head_applies_w_o(subject: ModelAndPairs) -> float:
     """One head is not yet plain self-attention: W_o comes after it. With W_o = I it is."""
     attention = MultiHeadAttention(d_model=6, n_heads=1).to(subject.dtype).eval()
-    attention.w_qkv.bias.copy_(subject.noise(18, seed=13))
-    attention.w_o.bias.copy_(subject.noise(6, seed=14))
-    x = subject.noise(2, 5, 6, seed=15)
+    attention.w_qkv.bias.copy_(subject.randn(18, seed=13))
+    attention.w_o.bias.copy_(subject.randn(6, seed=14))
+    x = subject.randn(2, 5, 6, seed=15)
     q, k, v = (x @ w.T + b for w, b in zip(attention.w_qkv.weight.chunk(3), attention.w_qkv.bias.chunk(3), strict=True))
     plain = F.scaled_dot_product_attention(q, k, v)
     mixed = attention(x, x, x)[0]
@@ -178,7 +178,7 @@ def cross_attention_weighs_sources(subject: ModelAndPairs) -> float:
     n_wrong = 0
     for attention in attention_modules(subject.model):
         d_model = attention.w_o.out_features
-        tgt, src = subject.noise(1, 2, d_model, seed=16), subject.noise(1, 4, d_model, seed=17)
+        tgt, src = subject.randn(1, 2, d_model, seed=16), subject.randn(1, 4, d_model, seed=17)
         cross, own = (attention(x, src, src, need_weights=True)[1] for x in (tgt, src))
         shapes = (1, attention.n_heads, 2, 4), (1, attention.n_heads, 4, 4)
         other = attention(tgt.flip(1), src, src, need_weights=True)[1]
@@ -194,8 +194,8 @@ def multi_head_matches_numpy(subject: ModelAndPairs) -> float:
     for name, module in subject.model.named_modules():
         if not isinstance(module, MultiHeadAttention):
             continue
-        x_q = subject.noise(1, 5, module.w_o.out_features, seed=18)
-        for x_kv, causal in ((x_q, True), (subject.noise(1, 7, module.w_o.out_features, seed=19), False)):
+        x_q = subject.randn(1, 5, module.w_o.out_features, seed=18)
+        for x_kv, causal in ((x_q, True), (subject.randn(1, 7, module.w_o.out_features, seed=19), False)):
             mask = causal_mask(5, 5, 0) if causal else None
             output, head_weights = module(x_q, x_kv, x_kv, mask, need_weights=True)
             expected, expected_weights = reference.multi_head_attention(
@@ -215,9 +215,9 @@ def multi_head_matches_torch(subject: ModelAndPairs) -> float:
     src_mask = padding_mask(subject.src_ids, subject.model.config.pad_id)
     batch, src_len = subject.src_ids.shape
     deviations = []
-    for attention in attention_modules(torch_compatible_model(subject.model)):
+    for attention in attention_modules(ensure_torch_compatible(subject.model)):
         d_model = attention.w_o.out_features
-        x_q, x_kv = subject.noise(batch, 4, d_model, seed=20), subject.noise(batch, src_len, d_model, seed=21)
+        x_q, x_kv = subject.randn(batch, 4, d_model, seed=20), subject.randn(batch, src_len, d_model, seed=21)
         output, head_weights = attention(x_q, x_kv, x_kv, src_mask, need_weights=True)
         blocked = ~src_mask[:, 0, 0]  # theirs: True = may NOT attend
         expected, expected_weights = torch_multi_head(attention)(x_q, x_kv, x_kv, blocked, average_attn_weights=False)
@@ -233,8 +233,8 @@ def tensors_are_batch_first(subject: ModelAndPairs) -> float:
     """Tensors are batch first, (B, L, D); code in which they are sequence first, (L, B, D), computes the same."""
     # Two rows of five; an attention over the wrong axis would mix the rows.
     deviations = []
-    for attention in attention_modules(torch_compatible_model(subject.model)):
-        x = subject.noise(2, 5, attention.w_o.out_features, seed=24)
+    for attention in attention_modules(ensure_torch_compatible(subject.model)):
+        x = subject.randn(2, 5, attention.w_o.out_features, seed=24)
         sequence_first = x.transpose(0, 1)
         torch_output, _ = torch_multi_head(attention, batch_first=False)(sequence_first, sequence_first, sequence_first)
         deviations.append(deviation(attention(x, x, x)[0], torch_output.transpose(0, 1)))

@@ -7,16 +7,16 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor
 
-from minitrans.cachecheck.cache_checks import batch_deviation, causal_prefix_deviation, source_padding_deviation
-from minitrans.cachecheck.measure import MIN_FAULT, check_registrar, deviation, worst
+from minitrans.cachecheck.cache_checks import causal_prefix_deviation, other_rows_deviation, source_padding_deviation
+from minitrans.cachecheck.check import MIN_FAULT, deviation, new_check_group, worst
 from minitrans.model.attention import attention_weights, scaled_dot_product_attention
 from minitrans.model.masks import causal_mask
-from minitrans.pages.pictures import heat_map
-from minitrans.translate.translator import run_with_weights
+from minitrans.pages.grids import heat_map
+from minitrans.translate.translator import traced_full_pass
 from minitrans.verify.checks.heads import attention_modules
 from minitrans.verify.subject import ModelAndPairs
 
-claim, CHECKS = check_registrar("Masks")
+claim, CHECKS = new_check_group("Masks")
 
 
 @claim(
@@ -27,7 +27,7 @@ claim, CHECKS = check_registrar("Masks")
 def padded_keys_weigh_nothing(subject: ModelAndPairs) -> float:
     """A padded key has weight exactly 0, even where the scores of all real keys are as low as -1e30."""
     # Where real keys score below a fill of -1e9, the fill would hand all the weight to padding.
-    _, src_mask, _, (own, _, source) = run_with_weights(subject.model, subject.src_ids, subject.tgt_in)
+    _, src_mask, _, (own, _, source) = traced_full_pass(subject.model, subject.src_ids, subject.tgt_in)
     if src_mask.all():
         return math.inf  # nothing is padded, so nothing is shown
     q = torch.full((len(src_mask), 1, 2, 1), -1e30, dtype=subject.dtype)
@@ -46,10 +46,10 @@ def padding_changes_nothing(subject: ModelAndPairs) -> float:
     """Padding, its embedding vector, and the other sentences of a batch change nothing in a sentence's result."""
     model, config, case = subject.model, subject.model.config, subject.case()
     other = copy.deepcopy(model)
-    other.src_embedding.weight[config.pad_id] += subject.noise(config.d_model, seed=29)  # a norm takes out a constant
+    other.src_embedding.weight[config.pad_id] += subject.randn(config.d_model, seed=29)  # a norm takes out a constant
     real = (subject.src_ids != config.pad_id)[..., None]
     memories = [each.encode(subject.src_ids)[0] * real for each in (other, model)]
-    return worst([source_padding_deviation(case), batch_deviation(case), deviation(*memories)])
+    return worst([source_padding_deviation(case), other_rows_deviation(case), deviation(*memories)])
 
 
 @claim("C18", "sum of every query's weights in the model, against 1; weights set to 0 after the softmax must not pass")
@@ -59,7 +59,7 @@ def masked_before_softmax(subject: ModelAndPairs) -> float:
     late = torch.softmax(torch.zeros(1, 6, dtype=subject.dtype), -1) * mask
     if deviation(late.sum(-1), torch.ones(1, dtype=subject.dtype)) < MIN_FAULT:
         return math.inf
-    *_, kinds = run_with_weights(subject.model, subject.src_ids, subject.tgt_in)
+    *_, kinds = traced_full_pass(subject.model, subject.src_ids, subject.tgt_in)
     sums = torch.cat([weights.sum(-1).flatten() for kind in kinds for weights in kind])
     return deviation(sums, torch.ones_like(sums))
 
@@ -72,7 +72,7 @@ def masked_before_softmax(subject: ModelAndPairs) -> float:
 @torch.enable_grad()
 def empty_rows_are_zero(subject: ModelAndPairs) -> float:
     """A query that may attend to nothing gets 0, and gradients stay finite, even if a source is all padding."""
-    q, k, v = (subject.noise(2, 3, 3, 5, seed=seed).requires_grad_() for seed in (25, 26, 27))
+    q, k, v = (subject.randn(2, 3, 3, 5, seed=seed).requires_grad_() for seed in (25, 26, 27))
     mask = torch.ones(1, 1, 3, 3, dtype=torch.bool)
     mask[:, :, 1] = False
     output, weights = scaled_dot_product_attention(q, k, v, mask, need_weights=True)
@@ -95,7 +95,7 @@ def prefix_outputs_are_unchanged(subject: ModelAndPairs) -> float:
     """What is computed for the first tokens does not change when later tokens are appended."""
     # The control: without the mask, the first two of five tokens must get different vectors.
     model = subject.model
-    x = subject.noise(1, 5, model.config.d_model, seed=28)
+    x = subject.randn(1, 5, model.config.d_model, seed=28)
     mask = causal_mask(5, 5, 0)
     changes = [deviation(a(x, x, x)[0][:, :2], a(x, x, x, mask)[0][:, :2]) for a in attention_modules(model)]
     return causal_prefix_deviation(subject.case()) if worst(changes) > MIN_FAULT else math.inf
@@ -113,7 +113,7 @@ def no_gradient_from_the_future(subject: ModelAndPairs) -> float:
     model = subject.model
     memory, src_mask = model.encode(subject.src_ids)
     tgt_len = subject.tgt_in.size(1)
-    x = subject.noise(len(memory), tgt_len, memory.size(-1), seed=20).requires_grad_()
+    x = subject.randn(len(memory), tgt_len, memory.size(-1), seed=20).requires_grad_()
     hidden, _ = model.decoder(x, memory.detach(), src_mask)
     deviations = []
     for t in range(tgt_len):
@@ -133,7 +133,7 @@ def no_gradient_from_the_future(subject: ModelAndPairs) -> float:
 )
 def heat_maps_mark_masks(subject: ModelAndPairs) -> float:
     """A heat map shows the weights, a panel for each head, and marks the cells that a mask forbids."""
-    _, src_mask, _, (own, target, source) = run_with_weights(subject.model, subject.src_ids, subject.tgt_in)
+    _, src_mask, _, (own, target, source) = traced_full_pass(subject.model, subject.src_ids, subject.tgt_in)
     b = int(src_mask.sum(-1).argmin())
     src, tgt = ([subject.piece(i) for i in ids[b].tolist()] for ids in (subject.src_ids, subject.tgt_in))
     seen = src_mask[b, 0]

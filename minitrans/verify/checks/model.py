@@ -7,17 +7,17 @@ from typing import cast
 import torch
 from torch import nn
 
-from minitrans.cachecheck.measure import check_registrar, deviation, worst
+from minitrans.cachecheck.check import deviation, new_check_group, worst
 from minitrans.model import reference
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.loss import batch_loss
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.translate.bundle import count_parameters
-from minitrans.verify.checks.heads import torch_compatible_model
-from minitrans.verify.oracles import numpy_weights, torch_layer, torch_transformer
+from minitrans.verify.checks.heads import ensure_torch_compatible
+from minitrans.verify.oracles import numpy_weights, torch_layer, torch_memory_and_logits
 from minitrans.verify.subject import ModelAndPairs
 
-claim, CHECKS = check_registrar("The whole model")
+claim, CHECKS = new_check_group("The whole model")
 
 
 class ListOfLinears(nn.Module):
@@ -50,10 +50,10 @@ def parameters_are_registered(subject: ModelAndPairs) -> float:
 @claim("model.layers", "output of every layer, against nn.TransformerEncoderLayer and nn.TransformerDecoderLayer")
 def layers_match_torch(subject: ModelAndPairs) -> float:
     """Each layer equals PyTorch's pre-norm layer with the same weights, padded and causally masked."""
-    model = torch_compatible_model(subject.model)
+    model = ensure_torch_compatible(subject.model)
     src_mask = padding_mask(subject.src_ids, model.config.pad_id)
     (batch, src_len), tgt_len, d_model = subject.src_ids.shape, subject.tgt_in.size(1), model.config.d_model
-    x, memory = subject.noise(batch, tgt_len, d_model, seed=30), subject.noise(batch, src_len, d_model, seed=31)
+    x, memory = subject.randn(batch, tgt_len, d_model, seed=30), subject.randn(batch, src_len, d_model, seed=31)
     causal, blocked = causal_mask(tgt_len, tgt_len, 0), ~src_mask[:, 0, 0]  # theirs: True = may NOT attend
     future = torch.ones(tgt_len, tgt_len).triu(1).bool()
     deviations = []
@@ -74,9 +74,9 @@ def layers_match_torch(subject: ModelAndPairs) -> float:
 )
 def model_matches_torch(subject: ModelAndPairs) -> float:
     """The whole model equals PyTorch's Transformer with the same weights."""
-    model = torch_compatible_model(subject.model)
+    model = ensure_torch_compatible(subject.model)
     memory, _ = model.encode(subject.src_ids)
-    hidden, logits = torch_transformer(model, subject.src_ids, subject.tgt_in)
+    hidden, logits = torch_memory_and_logits(model, subject.src_ids, subject.tgt_in)
     return worst([deviation(memory, hidden), deviation(model(subject.src_ids, subject.tgt_in), logits)])
 
 

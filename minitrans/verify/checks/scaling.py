@@ -4,11 +4,11 @@ import math
 
 import torch
 
-from minitrans.cachecheck.measure import MIN_FAULT, check_registrar, deviation, worst
+from minitrans.cachecheck.check import MIN_FAULT, deviation, new_check_group, worst
 from minitrans.model.attention import attention_scores, attention_weights, masked_softmax
 from minitrans.verify.subject import ModelAndPairs
 
-claim, CHECKS = check_registrar("Scaled")
+claim, CHECKS = new_check_group("Scaled")
 
 N_PAIRS = 4_000  # pairs of a random query and a random key
 
@@ -23,7 +23,7 @@ def scores_have_unit_variance(subject: ModelAndPairs) -> float:
     """The dot product of random vectors of size d_k has variance d_k; divided by sqrt(d_k) it has variance 1."""
     deviations = []
     for d_k in (64, 456):  # the variance of N numbers is uncertain by about sqrt(2/N) = 0.022
-        q, k = subject.noise(N_PAIRS, 1, d_k, seed=d_k), subject.noise(N_PAIRS, 1, d_k, seed=d_k + 1)
+        q, k = subject.randn(N_PAIRS, 1, d_k, seed=d_k), subject.randn(N_PAIRS, 1, d_k, seed=d_k + 1)
         deviations.append(abs(float(attention_scores(q, k).var()) - 1.0))
         deviations.append(abs(float((q * k).sum(-1).var()) / d_k - 1.0))
     return worst(deviations)
@@ -39,7 +39,7 @@ def scores_have_unit_variance(subject: ModelAndPairs) -> float:
 def unscaled_softmax_saturates(subject: ModelAndPairs) -> float:
     """Without the scaling the softmax saturates: at d_k = 512 its gradient is smaller by orders of magnitude."""
     # The gradient of the largest weight with respect to the scores, which are of order 0.1 if all is well.
-    q, k = subject.noise(200, 1, 512, seed=5), subject.noise(200, 16, 512, seed=6)
+    q, k = subject.randn(200, 1, 512, seed=5), subject.randn(200, 16, 512, seed=6)
     medians = []
     for factor in (1.0, math.sqrt(512)):
         scores = (attention_scores(q, k) * factor).requires_grad_()
@@ -52,7 +52,7 @@ def unscaled_softmax_saturates(subject: ModelAndPairs) -> float:
 @claim("C6", "sum of the weights of 5 queries on 7 keys, against 1; softmax(Q K^T) / sqrt(d_k) must not pass")
 def scaled_before_softmax(subject: ModelAndPairs) -> float:
     """The scaling belongs inside the softmax: the weights of every query sum to 1."""
-    q, k = subject.noise(2, 3, 5, 4, seed=7), subject.noise(2, 3, 7, 4, seed=8)
+    q, k = subject.randn(2, 3, 5, 4, seed=7), subject.randn(2, 3, 7, 4, seed=8)
     ones = torch.ones(2, 3, 5, dtype=subject.dtype)
     scaled_after = torch.softmax(q @ k.mT, -1) / math.sqrt(4)
     if deviation(scaled_after.sum(-1), ones) < MIN_FAULT:

@@ -7,14 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minitrans.cachecheck.measure import check_registrar, deviation, worst
+from minitrans.cachecheck.check import deviation, new_check_group, worst
 from minitrans.data.batching import IdRows
 from minitrans.data.loader import EpochLoader
 from minitrans.model.decoding import token_log_probs
 from minitrans.model.loss import CHUNK_ROWS, batch_loss, label_smoothed_cross_entropy, linear_cross_entropy
 from minitrans.verify.subject import ModelAndPairs
 
-claim, CHECKS = check_registrar("Training")
+claim, CHECKS = new_check_group("Training")
 
 
 @claim(
@@ -22,7 +22,7 @@ claim, CHECKS = check_registrar("Training")
     "loss of one teacher-forced pass, against the sum of the losses of single steps from the cache, in nats a token",
     lower=(),
 )
-def teacher_forcing_matches_steps(subject: ModelAndPairs) -> float:
+def loss_matches_single_steps(subject: ModelAndPairs) -> float:
     """Training feeds the whole target at once, and its loss is that of feeding the target token by token."""
     # Over all real target tokens; `tgt_in` is BOS and all but the last, `tgt_out` all but BOS.
     model, pad_id = subject.model, subject.model.config.pad_id
@@ -55,7 +55,7 @@ def loss_deviation(subject: ModelAndPairs, loss_of: Callable[[Tensor, Tensor, Te
     length = CHUNK_ROWS + 1
     targets = torch.arange(3 * length).view(3, length) * 7 % config.vocab_size
     targets[1:, -5:] = config.pad_id
-    noise = subject.noise(3, length, config.d_model, seed=40)
+    noise = subject.randn(3, length, config.d_model, seed=40)
     deviations = []
     for h, tgt_out in (subject.model.hidden_states(subject.src_ids, subject.tgt_in), subject.tgt_out), (noise, targets):
         h = h.detach().requires_grad_()

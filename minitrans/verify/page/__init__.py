@@ -2,8 +2,8 @@
 
 from itertools import groupby
 
-from minitrans.cachecheck.measure import LOWER_DTYPES, Report, dtype_name, to_str
-from minitrans.pages.pictures import catch_matrix
+from minitrans.cachecheck.check import LOWER_DTYPES, Report, dtype_name, to_str
+from minitrans.pages.grids import catch_matrix
 from minitrans.pages.render import render_template, templates
 from minitrans.verify.page import figures
 from minitrans.verify.subject import ModelAndPairs

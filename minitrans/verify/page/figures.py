@@ -8,12 +8,12 @@ import torch
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from minitrans.cachecheck.measure import LOWER_DTYPES, compare, dtype_name, dtype_tolerance, to_str
+from minitrans.cachecheck.check import LOWER_DTYPES, compare, dtype_name, dtype_tolerance, to_str
 from minitrans.cachecheck.protocol import ModelAndTokens
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.pages.charts import chart_as_svg
-from minitrans.pages.pictures import heat_map, mask_picture
-from minitrans.translate.translator import run_with_weights, stack_layers
+from minitrans.pages.grids import heat_map, mask_picture
+from minitrans.translate.translator import stack_layers, traced_full_pass
 from minitrans.verify.subject import ModelAndPairs
 
 PLOTTED_MIN, PLOTTED_ZERO = 1e-17, 1e-19  # what smaller numbers are drawn at, and where an exact 0 stands
@@ -43,10 +43,10 @@ def mask_pictures() -> dict[str, Markup]:
 def attention_heat_maps(subject: ModelAndPairs) -> dict[str, object]:
     """Heat maps of one sentence pair, for as many of the last layers as the page has room for; the last comes first."""
     model, config = subject.model, subject.model.config
-    source, target = choose_pair(subject.pairs())
+    source, target = choose_longest_fitting_pair(subject.pairs())
     padding = [config.pad_id] * min(N_HEAT_MAP_PADDING_COLUMNS, config.max_len - len(source))
     src_ids, tgt_in = torch.tensor([source + padding]), torch.tensor([target])
-    _, src_mask, _, kinds = run_with_weights(model, src_ids, tgt_in)
+    _, src_mask, _, kinds = traced_full_pass(model, src_ids, tgt_in)
     weights = [*map(stack_layers, kinds)]
 
     sources, targets = ([_piece_label(subject, id_) for id_ in ids] for ids in (source, target))
@@ -68,7 +68,7 @@ def attention_heat_maps(subject: ModelAndPairs) -> dict[str, object]:
     return {"sources": sources, "targets": targets, "layers": layers, "n_heads": n_heads}
 
 
-def choose_pair(pairs: Sequence[tuple[list[int], list[int]]]) -> tuple[list[int], list[int]]:
+def choose_longest_fitting_pair(pairs: Sequence[tuple[list[int], list[int]]]) -> tuple[list[int], list[int]]:
     """The longest pair that has at most MAX_SHOWN_TOKENS on either side; or else the shortest, cut to that."""
     by_size = sorted(pairs, key=lambda pair: len(pair[0]) + len(pair[1]))
     fitting = [pair for pair in by_size if max(map(len, pair)) <= MAX_SHOWN_TOKENS]
@@ -85,7 +85,7 @@ def errors_by_position(case: ModelAndTokens[Any]) -> list[float]:
     ]
 
 
-def plot_errors(errors: Mapping[str, Sequence[float]]) -> Figure:
+def plot_errors_by_dtype(errors: Mapping[str, Sequence[float]]) -> Figure:
     """The worst deviation at each target position, a line a dtype (by its name in torch), on a scale of powers of ten.
 
     Each dtype's tolerance is a dashed line. Values of 1 or more, infinity and NaN are drawn at the top.
@@ -113,7 +113,7 @@ def decoding_error_chart(subject: ModelAndPairs) -> dict[str, object]:
     """The error of cached against full decoding by dtype and position: a chart, and its numbers."""
     errors = {dtype_name(d): errors_by_position(subject.to(d).case()) for d in (torch.float64, *LOWER_DTYPES)}
     return {
-        "chart": chart_as_svg(plot_errors(errors)),
+        "chart": chart_as_svg(plot_errors_by_dtype(errors)),
         "dtypes": list(errors),
         "positions": list(zip(*errors.values(), strict=True)),
     }

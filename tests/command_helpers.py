@@ -21,7 +21,7 @@ import yaml
 
 from minitrans import cli
 
-CORPUS = Path(__file__).parent / "corpus"  # simple sentences, of which a tiny model learns some in seconds
+TEST_CORPUS_DIR = Path(__file__).parent / "corpus"  # simple sentences, of which a tiny model learns some in seconds
 
 
 def run_cli(*words: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:
@@ -54,16 +54,16 @@ def folder_contents(folder: Path) -> dict[str, bytes | None]:
     return contents
 
 
-def refusal_message(*words: str | Path, within: Path | None = None) -> str:
+def refusal_message(*words: str | Path, unchanged: Path | None = None) -> str:
     """Run a command that ends with code 2, having made or changed nothing in a folder; the one error that it tells."""
-    before = folder_contents(within) if within else {}
+    before = folder_contents(unchanged) if unchanged else {}
     code, out, err = run_cli(*words)
     assert (code, out) == (2, ""), err
     *notices, error = err.splitlines()
     assert all(notice.startswith("minitrans: warning: ") for notice in notices)
     assert error.startswith("minitrans: error: ")
     assert len(error) < 1000
-    assert before == (folder_contents(within) if within else {})
+    assert before == (folder_contents(unchanged) if unchanged else {})
     return error.removeprefix("minitrans: error: ")
 
 
@@ -81,11 +81,11 @@ def parquet_bytes(**columns: object) -> bytes:
     return file.getvalue()
 
 
-def copy_run(run: Path, folder: Path, **data: str | Path) -> Path:
+def copy_run(run: Path, folder: Path, **data_settings: str | Path) -> Path:
     """Copy a run but for what it is resumed from, with other settings of its data; the folder."""
     shutil.copytree(run, folder, ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
     config = yaml.safe_load((folder / "config.yaml").read_text())
-    config["data"] |= {name: str(value) for name, value in data.items()}
+    config["data"] |= {name: str(value) for name, value in data_settings.items()}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     return folder
 
@@ -94,7 +94,7 @@ def write_corpus(folder: Path, **sizes: int) -> None:
     """Write the first pairs of each split into a folder."""
     for split, n in sizes.items():
         for language in ("en", "zh"):
-            lines = (CORPUS / f"{split}.{language}").read_text(encoding="utf-8").splitlines()[:n]
+            lines = (TEST_CORPUS_DIR / f"{split}.{language}").read_text(encoding="utf-8").splitlines()[:n]
             (folder / f"{split}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -145,13 +145,13 @@ def wait_for_group_exit(group: int) -> None:
         raise AssertionError("a process has been left behind")
 
 
-def run_readme_code(folder: Path, lines: list[str], missing: str, result: str = "translate(lines)") -> Any:
+def run_readme_code(folder: Path, lines: list[str], blocked: str, expression: str = "translate(lines)") -> Any:
     """What the code in a folder's README makes of some lines, where our package and another one are not installed."""
     (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.S)
     example = 'print(translate(["..."]))'
     assert example in code
-    code = code.replace(example, f"lines = json.load(sys.stdin)\nprint(json.dumps({result}))")
-    program = f"import json, sys\nsys.modules |= {{'minitrans': None, {missing!r}: None}}\n{code}"
+    code = code.replace(example, f"lines = json.load(sys.stdin)\nprint(json.dumps({expression}))")
+    program = f"import json, sys\nsys.modules |= {{'minitrans': None, {blocked!r}: None}}\n{code}"
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, input=json.dumps(lines).encode(), stdout=subprocess.PIPE, cwd=folder, check=True)
     return json.loads(done.stdout)

@@ -5,9 +5,9 @@ from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 
-import keyboards
 import pytest
-from keyboards import (
+import typing_noise
+from typing_noise import (
     EMOJI,
     NEIGHBOURS_BY_KEY,
     SENTENCE_NOISES,
@@ -20,8 +20,13 @@ from keyboards import (
 
 from minitrans.translate.translator import Translation, Translator
 
-EVERYDAY = {"Don't go, Tom.": "汤姆，别走。", "Whose is it?": "是谁的？", "I see.": "我明白。", "Unknown words": "生词"}
-OUTPUTS = [
+EVERYDAY_PAIRS = {
+    "Don't go, Tom.": "汤姆，别走。",
+    "Whose is it?": "是谁的？",
+    "I see.": "我明白。",
+    "Unknown words": "生词",
+}
+VALUE_LINE_OUTPUTS = [
     "B就在1931年。",
     "31年，B。",
     "1931年，1931年，B。",
@@ -74,7 +79,7 @@ def test_a_kind_with_a_choice_makes_all_of_them() -> None:
         TypedLine(f"No. {mark}", output_suffixes=(mark,)) for mark in EMOJI
     }
     right = {"No.": ["不。"], "I see.": ["我明白。", "我懂。"]}
-    assert draw_variants(keyboards.second_sentence_noise(right), "No.") == {
+    assert draw_variants(typing_noise.second_sentence_noise(right), "No.") == {
         TypedLine("No. I see.", output_suffixes=("我明白。", "我懂。"))
     }
 
@@ -98,8 +103,8 @@ def test_what_does_not_apply_changes_nothing() -> None:
     assert SENTENCE_NOISES["stop for ?"]("I see.", Random(1)) is None
     assert SENTENCE_NOISES["capitals"]("Hello!", Random(1)) == TypedLine("Hello!")
     assert WORD_NOISES["capitals"]("Hello!", Random(1)) == TypedLine("HELLO!")
-    assert keyboards.second_sentence_noise({"No.": ["不。"]})("No.", Random(1)) is None
-    assert keyboards.second_sentence_noise({"No": ["不"], "I see.": ["我明白。"]})("No", Random(1)) is None
+    assert typing_noise.second_sentence_noise({"No.": ["不。"]})("No.", Random(1)) is None
+    assert typing_noise.second_sentence_noise({"No": ["不"], "I see.": ["我明白。"]})("No", Random(1)) is None
 
 
 def test_bare_tells_wrong_from_right() -> None:
@@ -113,7 +118,7 @@ def test_bare_tells_wrong_from_right() -> None:
 
 def fake_translations(sources: Sequence[str]) -> list[Translation]:
     """A translator that reads no capitals, nor a line that ends in ??, and copies emoji and numbers, but not 😊."""
-    known = {**EVERYDAY, "hello": "你好", "go": "走"}
+    known = {**EVERYDAY_PAIRS, "hello": "你好", "go": "走"}
     outputs = []
     for source in sources:
         if source == "Unknown words":
@@ -132,27 +137,27 @@ def fake_translations(sources: Sequence[str]) -> list[Translation]:
 
 def test_rows_and_totals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "phrasebook").mkdir()
-    copied = {f"line {i}": "1931年，B。" for i in range(len(OUTPUTS))}
+    copied = {f"line {i}": "1931年，B。" for i in range(len(VALUE_LINE_OUTPUTS))}
     for name, pairs in (
-        ("everyday", EVERYDAY),
+        ("everyday", EVERYDAY_PAIRS),
         ("everyday_dev", {"I see.": "我懂。"}),
-        ("phrasebook/formulas", EVERYDAY),
+        ("phrasebook/formulas", EVERYDAY_PAIRS),
         ("values", copied),
         ("names", copied),
     ):
         (tmp_path / f"{name}.en").write_text("\n".join(pairs), encoding="utf-8")
         (tmp_path / f"{name}.zh").write_text("\n".join(pairs.values()), encoding="utf-8")
-    (tmp_path / "values.zh.2").write_text("B，31年。\n" * len(OUTPUTS), encoding="utf-8")
+    (tmp_path / "values.zh.2").write_text("B，31年。\n" * len(VALUE_LINE_OUTPUTS), encoding="utf-8")
     rows = "# words\nhello\t您好\nrare\t少\nHello!\t你好！\t嗨！\n{animal}\t{animal}\nGo.\t走。\ngo on\t继续\n"
     (tmp_path / "phrasebook" / "words.tsv").write_text(rows, encoding="utf-8")
     (tmp_path / "train.en").write_text("Go, go!\nI say hello.\nGo on, hello!", encoding="utf-8")
-    monkeypatch.setattr(keyboards, "CORPUS_DIR", tmp_path)
-    monkeypatch.setattr(keyboards, "N_SINGLE_WORDS", 2)
-    translator = SimpleNamespace(translations=fake_translations, translate=lambda _: OUTPUTS)
+    monkeypatch.setattr(typing_noise, "CORPUS_DIR", tmp_path)
+    monkeypatch.setattr(typing_noise, "N_SINGLE_WORDS", 2)
+    translator = SimpleNamespace(translations=fake_translations, translate=lambda _: VALUE_LINE_OUTPUTS)
     monkeypatch.setattr(Translator, "load", lambda *_, **__: translator)
-    assert list(keyboards.read_single_words().items()) == [("Go.", ["走。"]), ("hello", ["您好", "你好！", "嗨！"])]
+    assert list(typing_noise.frequent_words().items()) == [("Go.", ["走。"]), ("hello", ["您好", "你好！", "嗨！"])]
 
-    assert keyboards.main(["run", "--examples", "1"]) == 0
+    assert typing_noise.main(["run", "--examples", "1"]) == 0
     first, _, *table = capsys.readouterr().out.splitlines()
     assert first == "3 of 4 sentences are right as they stand"
     middle = table.index("")
@@ -182,6 +187,6 @@ def test_rows_and_totals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert noises["capitals"] == ["0.0%", "of", "4", "0.0%", "of", "2"]
     assert noises["lower case"] == ["100.0%", "of", "4", "100.0%", "of", "1"]
 
-    wrong_ones = [f"{line}\t{output}" for line, output in zip(copied, OUTPUTS, strict=True)][1:]
+    wrong_ones = [f"{line}\t{output}" for line, output in zip(copied, VALUE_LINE_OUTPUTS, strict=True)][1:]
     values, names = [*wrong_ones[1:], "values: 2 of 5 copied"], [*wrong_ones, "names: 1 of 5 copied"]
     assert table[end + 1 :] == [*values, *names]

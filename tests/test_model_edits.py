@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import tiny_flags
+from command_helpers import tiny_flags
 from package_copy import run_copy
 
 import minitrans

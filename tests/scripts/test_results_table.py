@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-import results
+import results_table
 import yaml
-from commands import tiny_flags
+from command_helpers import tiny_flags
 
 from minitrans import cli
 from minitrans.text.lines import read_lines
@@ -34,7 +34,7 @@ def arguments(sixty_pair_corpus: Path, tmp_path: Path, capsys: Capture, monkeypa
 
 
 def test_it_trains_scores_and_prints(arguments: list[str], tmp_path: Path, capsys: Capture) -> None:
-    assert results.main(arguments) == 0
+    assert results_table.main(arguments) == 0
     header, line, row = capsys.readouterr().out.splitlines()
     assert header.count("|") == line.count("|") == row.count("|")
     number = r"\d+\.\d\d ± \d+\.\d\d"
@@ -47,7 +47,7 @@ def test_it_trains_scores_and_prints(arguments: list[str], tmp_path: Path, capsy
         config = yaml.safe_load((run / "config.yaml").read_text())
         assert (config["seed"], config["data"]["path"]) == (seed, str(tmp_path / "runs/tiny-teachers/corpus"))
         translator = Translator.load(run)
-        saved = json.loads((run / results.SCORES_FILE).read_text())
+        saved = json.loads((run / results_table.SCORES_FILE).read_text())
         assert saved["parameters"] == sum(p.numel() for p in translator.bundle.model.parameters())
         for beam in (1, 5):
             outputs = translator.translate(read_lines(str(tmp_path / "tiny/test.en")), beam=beam)
@@ -55,26 +55,26 @@ def test_it_trains_scores_and_prints(arguments: list[str], tmp_path: Path, capsy
     # Once more: nothing is trained, nothing is translated.
     for path in (tmp_path / "runs").glob("*/model.*"):
         path.write_bytes(b"")
-    assert results.main(arguments) == 0
+    assert results_table.main(arguments) == 0
     assert capsys.readouterr().out.splitlines()[2] == row
 
 
 def test_an_interrupted_run_goes_on(
     arguments: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokenizers = results.BLEU_TOKENIZER_BY_CONFIG
+    tokenizers = results_table.BLEU_TOKENIZER_BY_CONFIG
     monkeypatch.setitem(tokenizers, "tiny", tokenizers["multi30k-en-de-lc"])  # whose text is split at spaces
     one = [*arguments, "--seeds", "1"]
-    assert results.main(one) == 0
+    assert results_table.main(one) == 0
     run = tmp_path / "runs" / "tiny-1"
     weights = (run / "model.safetensors").read_bytes()
-    for name in ("model.json", "model.safetensors", results.SCORES_FILE):
+    for name in ("model.json", "model.safetensors", results_table.SCORES_FILE):
         (run / name).unlink()
     for name, minutes in (("tiny-teachers", "3.0"), ("tiny-1", "2.0")):
         (tmp_path / "runs" / f"{name}.minutes").write_text(minutes)
     capsys.readouterr()
     monkeypatch.chdir(tmp_path)
-    assert results.main([*one, "--runs", "runs"]) == 0  # the same folder in other words
+    assert results_table.main([*one, "--runs", "runs"]) == 0  # the same folder in other words
     row = r"\| 3 min \| 2 min \| \d+\.\d\d \(none\)( \| \d+\.\d\d){3} \|$"
     assert re.search(row, capsys.readouterr().out)
     assert (run / "model.safetensors").read_bytes() == weights
@@ -85,8 +85,8 @@ def test_minutes_are_not_told_where_some_are_not_known(minutes: str | None, tmp_
     (tmp_path / "run").mkdir()
     if minutes:
         (tmp_path / "run.minutes").write_text(minutes)
-    spent = results.run_timed_stage([], tmp_path / "run")
-    assert results.mean_minutes([1.0, spent]) == "-"
+    spent = results_table.run_timed_stage([], tmp_path / "run")
+    assert results_table.mean_minutes([1.0, spent]) == "-"
 
 
 def test_minutes_are_counted_until_it_is_interrupted(
@@ -98,16 +98,16 @@ def test_minutes_are_counted_until_it_is_interrupted(
         assert spent.read_text() == "nan\n"  # what a kill leaves
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(distillation, "make_training_data", lambda *_: map(interrupted, "x"))
-    assert results.main([*arguments, "--seeds", "1"]) == 130
+    monkeypatch.setattr(distillation, "train_teachers_and_write_data", lambda *_: map(interrupted, "x"))
+    assert results_table.main([*arguments, "--seeds", "1"]) == 130
     assert 0 < float(spent.read_text()) * 60 < time.perf_counter() - began
 
 
 def test_what_is_wrong_is_told_in_a_line(arguments: list[str], tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "tiny").unlink()
-    assert results.main(arguments) == 2
-    assert capsys.readouterr().err.startswith(f"results.py: error: cannot read data.path {tmp_path / 'tiny'}")
-    assert results.main(["--seeds", "0"]) == 2
+    assert results_table.main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"results_table.py: error: cannot read data.path {tmp_path / 'tiny'}")
+    assert results_table.main(["--seeds", "0"]) == 2
     assert capsys.readouterr().err.startswith(
-        "results.py: error: argument --seeds: it must be a whole number from 1 to 2147483647, not 0"
+        "results_table.py: error: argument --seeds: it must be a whole number from 1 to 2147483647, not 0"
     )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-TOLERANCE = 1e-12  # what two ways of computing one thing may differ by in float64
+FLOAT64_TOLERANCE = 1e-12  # what two ways of computing one thing may differ by in float64
 # And in a lower dtype, relative to the largest element: this many times its eps. n roundings one after another add up
 # to about sqrt(n) / 2 eps (Higham and Mary 2019), and twice that is allowed. A sum in float32 is rounded at each of its
 # terms: on the way from ids to logits up to 16,384 times. One in bfloat16 is taken in float32, and rounded at its end:
@@ -33,7 +33,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def dtype_tolerance(dtype: torch.dtype) -> float:
     """What two ways of computing one thing may differ by in a dtype."""
-    return TOLERANCE if dtype == torch.float64 else TOLERANCES_IN_EPS[dtype] * torch.finfo(dtype).eps
+    return FLOAT64_TOLERANCE if dtype == torch.float64 else TOLERANCES_IN_EPS[dtype] * torch.finfo(dtype).eps
 
 
 class NotOfferedError(Exception):
@@ -171,7 +171,7 @@ class Check:
             return math.inf
 
 
-def check_registrar(title: str) -> tuple[Callable[..., Callable[[MeasureT], MeasureT]], list[Check]]:
+def new_check_group(title: str) -> tuple[Callable[..., Callable[[MeasureT], MeasureT]], list[Check]]:
     """Begin a chapter of a table: returns the decorator that adds checks to it, and the list of its checks.
 
     The decorator takes the check's id, what is measured, the tolerance in float64, and the lower dtypes that it is
@@ -181,7 +181,7 @@ def check_registrar(title: str) -> tuple[Callable[..., Callable[[MeasureT], Meas
     checks: list[Check] = []
 
     def check(
-        id_: str, what: str, tolerance: float = TOLERANCE, lower: tuple[torch.dtype, ...] = LOWER_DTYPES
+        id_: str, what: str, tolerance: float = FLOAT64_TOLERANCE, lower: tuple[torch.dtype, ...] = LOWER_DTYPES
     ) -> Callable[[MeasureT], MeasureT]:
         def register(measure: MeasureT) -> MeasureT:
             checks.append(Check(id_, title, measure.__doc__ or "", what, tolerance, lower, torch.no_grad()(measure)))
@@ -234,33 +234,34 @@ class Deviation(float):
     """How far something is from what it should be; and where, if that can be said.
 
     Attributes:
-        errors: (B, n), the largest deviation of each row at each position; None where there are no such.
-        start: Which position the first is.
+        position_errors: (B, n), the largest deviation of each row at each position; None where there are no such.
+        offset: Which position the first is.
         context: What was done when they were found, as "fed in chunks of 3 + 2"; empty if that is plain.
         computed_in: The dtype whose rounding it is measured by, where that is lower than the model's.
     """
 
-    errors: Tensor | None = None
-    start: int = 0
+    position_errors: Tensor | None = None
+    offset: int = 0
     context: str = ""
     computed_in: torch.dtype | None = None
 
-    def named(self, what: str = "", start: int = 0) -> "Deviation":
+    def named(self, what: str = "", offset: int = 0) -> "Deviation":
         """The same with what was done, and the position at which it begins."""
         copy = Deviation(self)
-        copy.errors, copy.start, copy.context = self.errors, self.start + start, what or self.context
+        copy.position_errors, copy.offset = self.position_errors, self.offset + offset
+        copy.context = what or self.context
         return copy
 
     def locate(self, tolerance: float) -> str:
         """Where it first exceeds a tolerance, in words; empty if that is not known."""
         words = [self.context] if self.context else []
-        if self.errors is not None:
-            wrong = ~(self.errors <= tolerance)
+        if self.position_errors is not None:
+            wrong = ~(self.position_errors <= tolerance)
             if wrong.any():
                 position = int(wrong.any(0).nonzero()[0])
                 row = int(wrong[:, position].nonzero()[0])
-                size = to_str(float(self.errors[row, position]))
-                words.insert(0, f"position {position + self.start} of row {row} is the first that differs, by {size}")
+                size = to_str(float(self.position_errors[row, position]))
+                words.insert(0, f"position {position + self.offset} of row {row} is the first that differs, by {size}")
         return ", ".join(words)
 
 
@@ -283,7 +284,7 @@ def deviation(a: Tensor, b: Tensor) -> Deviation:
         errors = errors / max(1.0, float(b.abs().max()))
     largest = Deviation(errors.max())
     if a.dim() > 2:
-        largest.errors = errors.flatten(1, -3).amax((1, -1)) if a.dim() > 3 else errors.amax(-1)
+        largest.position_errors = errors.flatten(1, -3).amax((1, -1)) if a.dim() > 3 else errors.amax(-1)
     return largest
 
 

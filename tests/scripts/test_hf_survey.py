@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 pytest.importorskip("transformers")
-import survey
-from survey import NOTES_FILE, PAGE_FILE, Entry, Finding, join_names, main, printed_by, read_entries_and_notes
+import hf_survey
+from hf_survey import NOTES_FILE, PAGE_FILE, Entry, Finding, join_names, main, printed_by, read_entries_and_notes
 
-from minitrans.cachecheck.measure import Caught, Measurement, Result
+from minitrans.cachecheck.check import Caught, Measurement, Result
 
 Capture = pytest.CaptureFixture[str]
 # As the project promises; and five of each kind are measured in the tests of anyone's model.
@@ -39,10 +39,10 @@ FINDINGS = {
 
 @pytest.fixture(autouse=True)
 def _nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "check_entry", lambda entry: FINDINGS[entry.name])
-    monkeypatch.setattr(survey, "ProcessPoolExecutor", ThreadPoolExecutor)
+    monkeypatch.setattr(hf_survey, "check_entry", lambda entry: FINDINGS[entry.name])
+    monkeypatch.setattr(hf_survey, "ProcessPoolExecutor", ThreadPoolExecutor)
     monkeypatch.setattr(
-        survey, "adapter_by_name", lambda: {n: (n, None) for n in ("gpt2", "opt", "llama", "xlm", "bart")}
+        hf_survey, "adapter_by_name", lambda: {n: (n, None) for n in ("gpt2", "opt", "llama", "xlm", "bart")}
     )
 
 
@@ -95,9 +95,9 @@ def test_names_that_are_asked_for_are_not_written(tmp_path: Path, capsys: Captur
 def test_of_many_checks_that_fail_the_worst_are_named_nan_first() -> None:
     results = [new_result(f"c{i}", 0.1 * i) for i in range(1, 7)] + [new_result("nan", float("nan"))]
     row = Finding(FINDINGS["opt"].entry, results)
-    *_, line = survey.failure_table([row], [])
+    *_, line = hf_survey.failure_table([row], [])
     assert line == "| opt | `nan` NaN, `c6` 0.6, `c5` 0.5, `c4` 0.4, `c3` 0.3, 2 more | **?** |"
-    assert len([*survey.entry_failures(row)]) == 7
+    assert len([*hf_survey.failed_ids(row)]) == 7
 
 
 def test_a_dtype_that_is_not_float64_is_named() -> None:
@@ -107,7 +107,7 @@ def test_a_dtype_that_is_not_float64_is_named() -> None:
 
 def test_many_who_cannot_do_the_same_are_counted() -> None:
     rows = [Finding(Entry(f"n{i}", "", {}, False), [new_result("rows", 0.0, offered=False)]) for i in range(6)]
-    assert [*survey.unoffered_table(rows)][-1] == "| it cannot | `rows` | 6 |"
+    assert [*hf_survey.unoffered_table(rows)][-1] == "| it cannot | `rows` | 6 |"
 
 
 def test_a_program_sees_what_stands_before_it() -> None:
@@ -117,8 +117,8 @@ def test_a_program_sees_what_stands_before_it() -> None:
 @pytest.mark.slow
 def test_an_architecture_is_measured_with_and_without_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    row = survey.check_entry(Entry("gpt2", "gpt2", {"n_positions": 12}, True))
-    assert [result.id for result in row.failed_checks] == ["padding.left-mask-alone"]
+    row = hf_survey.check_entry(Entry("gpt2", "gpt2", {"n_positions": 12}, True))
+    assert [result.id for result in row.clear_failures] == ["padding.left-mask-alone"]
     assert row.fault_results
-    assert survey.check_entry(Entry("gpt2", "gpt2", {}, False)).fault_results == []
-    assert survey.check_entry(Entry("gone", "gone", {}, False)).no_model_reason.endswith("has no gone that decodes")
+    assert hf_survey.check_entry(Entry("gpt2", "gpt2", {}, False)).fault_results == []
+    assert hf_survey.check_entry(Entry("gone", "gone", {}, False)).no_model_reason.endswith("has no gone that decodes")

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import copy_run, folder_contents, refusal_message, run_cli, tiny_flags
+from command_helpers import copy_run, folder_contents, refusal_message, run_cli, tiny_flags
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitrans import cli
-from minitrans.cachecheck.measure import Report
+from minitrans.cachecheck.check import Report
 from minitrans.training.config import SECTIONS
-from minitrans.verify import proof
+from minitrans.verify import run_checks
 
 settings.register_profile("long", deadline=None, max_examples=10_000)
 HYPOTHESIS_SETTINGS = (
@@ -29,10 +29,10 @@ HYPOTHESIS_SETTINGS = (
 )
 
 
-def quick_refusal_message(*words: str | Path, within: Path) -> str:
+def quick_refusal_message(*words: str | Path, unchanged: Path) -> str:
     """As `refusal_message`, within ten seconds."""
     began = time.monotonic()
-    error = refusal_message(*words, within=within)
+    error = refusal_message(*words, unchanged=unchanged)
     assert time.monotonic() - began < 10
     return error
 
@@ -59,25 +59,25 @@ VALUES = [
         st.tuples(st.sampled_from(SETTING_NAMES), st.sampled_from(VALUES) | st.text(max_size=5)), min_size=1, max_size=2
     )
 )
-def test_any_setting_of_any_value_ends_in_one_line(offline_dir: Path, drawn: list[tuple[str, str]]) -> None:
+def test_any_setting_of_any_value_ends_in_one_line(offline_cwd: Path, drawn: list[tuple[str, str]]) -> None:
     """Where the value is right after all, there is still no corpus."""
     flags = [f"--{name}={value}" for name, value in drawn]
-    quick_refusal_message("train", *tiny_flags(offline_dir / "gone"), "--run-dir", "r", *flags, within=offline_dir)
+    quick_refusal_message("train", *tiny_flags(offline_cwd / "gone"), "--run-dir", "r", *flags, unchanged=offline_cwd)
 
 
 @settings(HYPOTHESIS_SETTINGS)
 @given(st.sampled_from(SETTING_NAMES), st.sampled_from(VALUES) | st.text(max_size=5), st.booleans())
-def test_any_setting_of_a_file_ends_in_one_line(offline_dir: Path, name: str, value: str, quoted: bool) -> None:
+def test_any_setting_of_a_file_ends_in_one_line(offline_cwd: Path, name: str, value: str, quoted: bool) -> None:
     section, _, key = name.rpartition(".")
     setting = f"{key}: {yaml.safe_dump(value) if quoted else value}\n"
-    path = offline_dir / "c.yaml"
+    path = offline_cwd / "c.yaml"
     path.write_bytes((f"{section}:\n  {setting}" if section else setting).encode(errors="surrogateescape"))
-    flags = [*tiny_flags(offline_dir / "gone")[6:], *DATA_FLAGS, "--run-dir", "r", "--config", str(path)]
-    quick_refusal_message("train", *flags, within=offline_dir)
+    flags = [*tiny_flags(offline_cwd / "gone")[6:], *MISSING_CORPUS_FLAGS, "--run-dir", "r", "--config", str(path)]
+    quick_refusal_message("train", *flags, unchanged=offline_cwd)
     path.unlink()
 
 
-DATA_FLAGS = ["--data.path", "gone", "--data.source", "en", "--data.target", "zh"]
+MISSING_CORPUS_FLAGS = ["--data.path", "gone", "--data.source", "en", "--data.target", "zh"]
 
 
 # -- Flags ----------------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ COMMAND_WORDS = st.sampled_from(
 
 @settings(HYPOTHESIS_SETTINGS)
 @given(st.sampled_from([*cli.COMMANDS]), st.lists(COMMAND_WORDS, max_size=6))
-def test_any_command_line_ends_in_one_line(offline_dir: Path, name: str, words: list[str]) -> None:
+def test_any_command_line_ends_in_one_line(offline_cwd: Path, name: str, words: list[str]) -> None:
     """None names a run that is there, so none has anything to do."""
     if name == "verify" and "gone" not in words:
         words = [*words, "gone"]
@@ -102,7 +102,7 @@ def test_any_command_line_ends_in_one_line(offline_dir: Path, name: str, words: 
     assert code in (0, 2)
     assert len(err.splitlines()) <= 2
     assert code == 0 or "minitrans: error: " in err
-    assert [*offline_dir.iterdir()] == []
+    assert [*offline_cwd.iterdir()] == []
 
 
 # -- Run folders ----------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_reading_a_run_writes_nothing_but_in_the_users_own_cache(
     tiny_run: Path, tmp_path: Path, fresh_model_report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "own")
-    monkeypatch.setattr(proof, "run", lambda **_: fresh_model_report)
+    monkeypatch.setattr(run_checks, "run", lambda **_: fresh_model_report)
     run = copy_run(tiny_run, tmp_path / "run", cache_dir=tmp_path / "planted")
     before = folder_contents(tmp_path)
     assert run_cli("translate", run, "I love you.")[0] == 0
@@ -122,9 +122,9 @@ def test_reading_a_run_writes_nothing_but_in_the_users_own_cache(
 
 
 def test_a_run_that_was_moved_with_its_corpus_is_verified_from_anywhere(
-    tiny_run: Path, offline_dir: Path, tmp_path: Path, fresh_model_report: Report, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, offline_cwd: Path, tmp_path: Path, fresh_model_report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proof, "run", lambda **_: fresh_model_report)
+    monkeypatch.setattr(run_checks, "run", lambda **_: fresh_model_report)
     home = tmp_path / "home"
     run = copy_run(tiny_run, home / "runs/run", path="data/tiny")
     ignored = shutil.ignore_patterns("run", "cache")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts what a run still translates right as phones and keyboards type it: `keyboards.py runs/en-zh`.
+"""Counts what a run still translates right as phones and keyboards type it: `typing_noise.py runs/en-zh`.
 
 The first table is of those sentences of data/en-zh/everyday and everyday_dev that the run translates right, equal to a
 reference, as they stand. Each is typed with one kind of change after the other: in capitals, without its end mark, with
@@ -29,7 +29,7 @@ from random import Random
 from typing import NamedTuple
 
 from minitrans.text.lines import read_lines
-from minitrans.text.reading import SHORT_FORMS, split_words
+from minitrans.text.reading import TEXTING_ABBREVIATIONS, lowercase_words
 from minitrans.translate.translator import Translator
 
 CORPUS_DIR = Path(__file__).resolve().parents[2] / "data" / "en-zh"
@@ -39,7 +39,7 @@ KEYS_AND_NEIGHBOURS = (  # each letter key of a QWERTY keyboard, and those aroun
     "qwa wqeas ewrsd retdf tryfg ytugh uyihj iuojk oipkl pol aqwsz sawedzx dsferxc fdgrtcv gfhtyvb hgjyubn jhkuinm"
     " kjliom lkop zasx xzcsd cxvdf vcbfg bvngh nbmhj mnjk"
 )
-SHORT = {form: short for short, form in SHORT_FORMS.items()}
+SHORT = {form: short for short, form in TEXTING_ABBREVIATIONS.items()}
 NEIGHBOURS_BY_KEY = {keys[0]: keys[1:] for keys in f"{KEYS_AND_NEIGHBOURS} {KEYS_AND_NEIGHBOURS.upper()}".split()}
 
 
@@ -165,14 +165,14 @@ def read_sets(*names: str) -> ReferencesByLine:
     return lines
 
 
-def read_single_words() -> ReferencesByLine:
+def frequent_words() -> ReferencesByLine:
     """The single words of the phrasebook that training has most often, as they are first written there."""
     entries: dict[str, tuple[str, list[str]]] = {}
     for row in chain.from_iterable(map(read_lines, sorted(CORPUS_DIR.glob("phrasebook/*.tsv")))):
         line, *references = row.split("\t")
-        if references and len(split_words(line)) == 1 and not re.search("[{ ]", line):
-            entries.setdefault(split_words(line)[0], (line, []))[1].extend(references)
-    often = Counter(chain.from_iterable(map(split_words, read_lines(CORPUS_DIR / "train.en"))))
+        if references and len(lowercase_words(line)) == 1 and not re.search("[{ ]", line):
+            entries.setdefault(lowercase_words(line)[0], (line, []))[1].extend(references)
+    often = Counter(chain.from_iterable(map(lowercase_words, read_lines(CORPUS_DIR / "train.en"))))
     return dict(entries[word] for word in sorted(entries, key=lambda word: -often[word])[:N_SINGLE_WORDS])
 
 
@@ -216,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table_row("all", [*chain.from_iterable(seen.values())]))
     noises: dict[str, TypingNoise] = {"clean": lambda line, _: TypedLine(line), **WORD_NOISES}
     formulas, alone = (
-        translate_noisy(translator, noises, each) for each in (read_sets("phrasebook/formulas"), read_single_words())
+        translate_noisy(translator, noises, each) for each in (read_sets("phrasebook/formulas"), frequent_words())
     )
     print(f"\n{'noise':22}{'formulas':>10}{'':>7}{'words':>10}")
     for name in noises:

@@ -22,8 +22,8 @@ import transformers
 import yaml
 
 from minitrans.cachecheck import LoadError, NotOfferedError, run, self_test
+from minitrans.cachecheck.check import Caught, Result, dtype_tolerance, to_str
 from minitrans.cachecheck.hugging_face import adapter_by_name, small_model
-from minitrans.cachecheck.measure import Caught, Result, dtype_tolerance, to_str
 
 NOTES_FILE = Path(__file__).with_name("survey_notes.yaml")
 PAGE_FILE = Path(__file__).resolve().parents[2] / "docs" / "survey.md"
@@ -78,7 +78,7 @@ class Finding(NamedTuple):
     no_model_reason: str = ""
 
     @property
-    def failed_checks(self) -> list[Result]:
+    def clear_failures(self) -> list[Result]:
         """The checks that fail by more than rounding in float32, which many a model does inside whatever its dtype."""
         return [r for r in self.results if r.failed and not r.first_failed.measured <= dtype_tolerance(torch.float32)]
 
@@ -88,7 +88,7 @@ Every check [for any model](your-model.md), on a small model of each decoder in 
 with random weights. Of {n} models {measured} were measured: {exact} decode exactly, {rounded} do but for what they
 compute in float32 whatever their dtype, {differing} differ by more, and {uncached} takes no cache. Deviations are
 shares of the largest logit, in float64 where the model can compute in it. {faults} faults were put around {faulty} of
-them; the checks caught {caught}. `scripts/dev/survey.py` makes this page again.
+them; the checks caught {caught}. `scripts/dev/hf_survey.py` makes this page again.
 """
 PROGRAM_PREAMBLE = """
 import torch
@@ -143,9 +143,9 @@ def check_entry(entry: Entry) -> Finding:
         return Finding(entry, no_model_reason=str(error).rpartition("give a folder with a model: ")[2])
 
 
-def entry_failures(row: Finding) -> Iterator[tuple[str, str]]:
+def failed_ids(row: Finding) -> Iterator[tuple[str, str]]:
     """What of an entry wants an explanation: each check that fails, and each fault that nothing caught."""
-    yield from ((row.entry.name, result.id) for result in row.failed_checks)
+    yield from ((row.entry.name, result.id) for result in row.clear_failures)
     yield from ((row.entry.name, fault.id) for fault in row.fault_results if not fault.caught_by)
 
 
@@ -153,14 +153,16 @@ def failure_table(rows: Iterable[Finding], notes: Sequence[Note]) -> Iterator[st
     """A line for all entries in which the same checks fail and that have the same notes: the worst of each check."""
     groups: defaultdict[tuple[tuple[str, ...], str], list[Finding]] = defaultdict(list)
     for row in rows:
-        numbers = [i for i, note in enumerate(notes, 1) if any(note.explains(*each) for each in entry_failures(row))]
-        open_ = not all(any(note.explains(*each) for note in notes) for each in entry_failures(row))
+        numbers = [i for i, note in enumerate(notes, 1) if any(note.explains(*each) for each in failed_ids(row))]
+        open_ = not all(any(note.explains(*each) for note in notes) for each in failed_ids(row))
         marks = " ".join([f"[{i}](#note-{i})" for i in numbers] + ["**?**"] * open_)
-        groups[tuple(r.id for r in row.failed_checks), marks].append(row)
+        groups[tuple(r.id for r in row.clear_failures), marks].append(row)
     yield from ("| architectures | checks that fail, and the largest deviation | notes |", "|---|---|---|")
     for (ids, marks), alike in sorted(groups.items(), key=lambda group: -len(group[1])):
         worst = {
-            id_: max((r.first_failed.measured for row in alike for r in row.failed_checks if r.id == id_), key=sort_key)
+            id_: max(
+                (r.first_failed.measured for row in alike for r in row.clear_failures if r.id == id_), key=sort_key
+            )
             for id_ in ids
         }
         shown = [f"`{id_}` {to_str(worst[id_])}" for id_ in sorted(ids, key=lambda id_: -sort_key(worst[id_]))]
@@ -200,8 +202,8 @@ def unoffered_table(rows: Iterable[Finding]) -> Iterator[str]:
 def render_page(rows: Sequence[Finding], notes: Sequence[Note]) -> str:
     """The page."""
     measured = [row for row in rows if not row.no_model_reason]
-    differing = [row for row in measured if row.failed_checks]
-    rounded = [row for row in measured if not row.failed_checks and any(r.failed for r in row.results)]
+    differing = [row for row in measured if row.clear_failures]
+    rounded = [row for row in measured if not row.clear_failures and any(r.failed for r in row.results)]
     cached = [row for row in measured if any(r.id == "steps" and r.offered for r in row.results)]
     exact = [row for row in cached if not any(r.failed for r in row.results)]
     caught = [each for row in measured for each in row.fault_results]
@@ -245,7 +247,7 @@ def main(argv: Sequence[str] | None = None, notes_file: Path = NOTES_FILE) -> in
         for row in processes.map(check_entry, [e for e in entries if not arguments.names or e.name in arguments.names]):
             print(row.entry.name, file=sys.stderr)
             rows.append(row)
-    pairs = [each for row in rows for each in entry_failures(row)]
+    pairs = [each for row in rows for each in failed_ids(row)]
     open_ = [f"{name}: {check}" for name, check in pairs if not any(note.explains(name, check) for note in notes)]
     idle = [] if arguments.names else [note.words for note in notes if not any(note.explains(*each) for each in pairs)]
     print(*(f"not explained: {each}" for each in open_), *(f"explains nothing: {each}" for each in idle), sep="\n")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from minitrans.cachecheck.measure import LOWER_DTYPES, Caught, Check, Report, Result
+from minitrans.cachecheck.check import LOWER_DTYPES, Caught, Check, Report, Result
 from minitrans.errors import nearest_name_error
 from minitrans.model.transformer import Transformer
 from minitrans.translate.backend import CompiledMode, can_verify_compiled
@@ -46,13 +46,13 @@ def self_test(compiled: CompiledMode = "auto") -> Iterator[Caught]:
         For each sabotage the checks that noticed it; by then the code has been restored.
     """
     checks = checks_to_run(compiled)
-    before = {check.id: check.run(fresh_float64_subjects()) for check in checks}
+    before = {check.id: check.run(fresh_float64_subject_by_dtype()) for check in checks}
     for sabotage in sabotages_to_run(compiled):
         results = results_under(sabotage, checks)
         yield Caught(sabotage.id, sabotage.fault, [r.id for r in results if r.is_worse_than(before[r.id])])
 
 
-def run_sabotaged(id_: str, compiled: CompiledMode = "auto") -> Report:
+def report_sabotage_failures(id_: str, compiled: CompiledMode = "auto") -> Report:
     """Apply one sabotage, measure every claim on a fresh model made under it, float64, and report those that fail.
 
     Raises:
@@ -68,11 +68,11 @@ def run_sabotaged(id_: str, compiled: CompiledMode = "auto") -> Report:
 def results_under(sabotage: Sabotage, checks: Sequence[Check]) -> list[Result]:
     """What checks measure on a fresh model made under a sabotage, float64."""
     with sabotage.apply_fault():
-        subjects = fresh_float64_subjects()
+        subjects = fresh_float64_subject_by_dtype()
         return [check.run(subjects) for check in checks]
 
 
-def fresh_float64_subjects() -> Mapping[torch.dtype, ModelAndPairs]:
+def fresh_float64_subject_by_dtype() -> Mapping[torch.dtype, ModelAndPairs]:
     """A fresh model and its sentences, in float64 alone."""
     return {torch.float64: model_and_random_pairs(fresh_model())}
 

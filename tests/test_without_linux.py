@@ -29,7 +29,7 @@ def _imitate_macos(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_settings_of_the_process_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "0")
-    process_setup.setup_training()
+    process_setup.setup_training_process()
 
 
 def test_all_cores_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,10 +40,10 @@ def test_all_cores_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_memory_without_a_limit_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 500, "SC_PAGE_SIZE": 1000}.get)
-    config.check_memory(TINY_CONFIG)
+    config.check_model_memory(TINY_CONFIG)
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 5, "SC_PAGE_SIZE": 1000}.get)
     with pytest.raises(UserError, match="this machine has 5e-06 GB"):
-        config.check_memory(TINY_CONFIG)
+        config.check_model_memory(TINY_CONFIG)
 
 
 @needs_compiled
@@ -51,4 +51,4 @@ def test_compiled_code_is_that_of_the_architecture(monkeypatch: pytest.MonkeyPat
     from minitrans.compiled import library
 
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
-    assert library._cpu_flags() == "arm64"
+    assert library._cpu_features() == "arm64"

@@ -8,9 +8,9 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from minitrans.cachecheck.measure import (
+from minitrans.cachecheck.check import (
+    FLOAT64_TOLERANCE,
     LOWER_DTYPES,
-    TOLERANCE,
     Caught,
     Check,
     Deviation,
@@ -19,10 +19,10 @@ from minitrans.cachecheck.measure import (
     NotOfferedError,
     Report,
     Result,
-    check_registrar,
     compare,
     deviation,
     dtype_name,
+    new_check_group,
     to_str,
     worst,
 )
@@ -60,7 +60,7 @@ def test_it_knows_where_it_first_exceeds_a_tolerance() -> None:
         assert largest == 9.0
         assert largest.locate(0.1) == "position 1 of row 2 is the first that differs, by 0.25"
         assert largest.locate(0.3) == "position 2 of row 0 is the first that differs, by 9"
-        moved = largest.named("fed one by one", 3).named(start=4)
+        moved = largest.named("fed one by one", 3).named(offset=4)
         assert moved == 9.0
         assert moved.locate(0.1) == "position 8 of row 2 is the first that differs, by 0.25, fed one by one"
         b[0, ..., 0, 0] = NAN
@@ -156,7 +156,7 @@ def test_what_is_exact_in_float64_has_to_be_exact_in_every_dtype() -> None:
 
 
 def test_a_result_says_what_was_measured_what_is_allowed_and_how_long_it_took() -> None:
-    assert TOLERANCE == 1e-12
+    assert FLOAT64_TOLERANCE == 1e-12
     result = run_measure(lambda dtype: 0.25, 0.5, *LOWER_DTYPES)
     assert (result.id, result.group, result.claim, result.what) == ("x", "A chapter", "A claim.", "what")
     assert (result.measured, result.tolerance, result.passed) == (0.25, 0.5, False)
@@ -176,7 +176,7 @@ def test_a_check_draws_the_same_random_numbers_every_time() -> None:
 
 
 def test_a_chapter_registers_its_checks_in_order() -> None:
-    chapter, checks = check_registrar("A chapter")
+    chapter, checks = new_check_group("A chapter")
 
     @chapter("a", "one")
     def measure(subject: object) -> float:
@@ -185,7 +185,7 @@ def test_a_chapter_registers_its_checks_in_order() -> None:
 
     chapter("b", "two", tolerance=0.5, lower=())(torch.enable_grad()(measure))
     first, second = checks
-    assert first == Check("a", "A chapter", "A claim.", "one", TOLERANCE, LOWER_DTYPES, first.measure)
+    assert first == Check("a", "A chapter", "A claim.", "one", FLOAT64_TOLERANCE, LOWER_DTYPES, first.measure)
     assert second == Check("b", "A chapter", "A claim.", "two", 0.5, (), second.measure)
     assert (first.measure(None), second.measure(None)) == (0.0, 1.0)
 

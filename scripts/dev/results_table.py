@@ -35,7 +35,7 @@ COLUMNS += ["BLEU, greedy", "chrF, greedy", "BLEU, beam 5", "chrF, beam 5"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train what is missing, score it, print the table."""
-    parser = Parser("results.py", (__doc__ or "").split("\n", 1)[0])
+    parser = Parser("results_table.py", (__doc__ or "").split("\n", 1)[0])
     parser.add_argument(
         "configs",
         metavar="CONFIG",
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             runs = [train_and_score(config, seed, args.corpora, folder) for seed in range(1, args.seeds + 1)]
             rows += table_rows(config, runs)
     except UserError as error:
-        print(f"results.py: error: {error}", file=sys.stderr)
+        print(f"results_table.py: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -79,7 +79,7 @@ def train_and_score(config: Path, seed: int, corpora: str | None, folder: Path) 
     if not (run / SCORES_FILE).is_file():
         model = parse_config(settings)
         minutes = {
-            "teachers": run_timed_stage(distillation.make_training_data(model, teachers), teachers),
+            "teachers": run_timed_stage(distillation.train_teachers_and_write_data(model, teachers), teachers),
             "model": run_timed_stage(distillation.train_unless_done(distillation.final_config(model, teachers)), run),
         }
         scores = score_test_sets(run, model, BLEU_TOKENIZER_BY_CONFIG.get(config.stem))
