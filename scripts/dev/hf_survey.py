@@ -86,9 +86,9 @@ class Finding(NamedTuple):
 INTRODUCTION = """
 Every check [for any model](your-model.md), on a small model of each decoder in the lists of transformers {version},
 with random weights. Of {n} models {measured} were measured: {exact} decode exactly, {rounded} do but for what they
-compute in float32 whatever their dtype, {differing} differ by more, and {uncached} takes no cache. Deviations are
-shares of the largest logit, in float64 where the model can compute in it. {faults} faults were put around {faulty} of
-them; the checks caught {caught}. `scripts/dev/hf_survey.py` makes this page again.
+compute in float32 whatever their dtype, {differing} differ by more, and {unstepped} could not decode from a cache
+({names}). Deviations are shares of the largest logit, in float64 where the model can compute in it. {faults}
+faults were put around {faulty} of them; the checks caught {caught}. `scripts/dev/hf_survey.py` makes this page again.
 """
 PROGRAM_PREAMBLE = """
 import torch
@@ -203,20 +203,22 @@ def render_page(rows: Sequence[Finding], notes: Sequence[Note]) -> str:
     """The page."""
     measured = [row for row in rows if not row.no_model_reason]
     differing = [row for row in measured if row.clear_failures]
-    rounded = [row for row in measured if not row.clear_failures and any(r.failed for r in row.results)]
-    cached = [row for row in measured if any(r.id == "steps" and r.offered for r in row.results)]
-    exact = [row for row in cached if not any(r.failed for r in row.results)]
+    others = [row for row in measured if not row.clear_failures]
+    unstepped = [row for row in others if any(r.id == "steps" and not r.offered for r in row.results)]
+    stepped = [row for row in others if row not in unstepped]
+    rounded = [row for row in stepped if any(r.failed for r in row.results)]
+    exact = [row for row in stepped if row not in rounded]
     caught = [each for row in measured for each in row.fault_results]
     introduction = INTRODUCTION.format(
         version=transformers.__version__, n=len(rows), measured=len(measured), exact=len(exact), rounded=len(rounded),
-        differing=len(differing), uncached=len(measured) - len(exact) - len(rounded) - len(differing),
+        differing=len(differing), unstepped=len(unstepped), names=", ".join(row.entry.name for row in unstepped),
         faults=len(caught), faulty=sum(row.entry.runs_self_test for row in measured),
         caught="all" if all(each.caught_by for each in caught) else sum(bool(each.caught_by) for each in caught),
     )  # fmt: skip
     lines = ["# Which architectures decode exactly from their caches", introduction, "## Exact", "", join_names(exact)]
     lines += ["", "## Exact but for what is computed in float32", "", join_names(rounded)]
     lines += ["", "## Different", "", *failure_table(differing, notes)]
-    lines += ["", "## Not offered", "", "What a model cannot do is not checked; it says why in its own words.", ""]
+    lines += ["", "## Not offered", "", "What a model cannot do is not checked; an error is the model's own.", ""]
     lines += [*unoffered_table(measured), "", "## Without a small model", "", "| name | why |", "|---|---|"]
     lines += [f"| {row.entry.name} | {row.no_model_reason.replace('|', '/')} |" for row in rows if row.no_model_reason]
     lines += ["", "## Notes", "", "Each program below shows what its note says, without our code. They begin with", ""]

@@ -31,7 +31,7 @@ FINDINGS = {
                 [Caught("cut", "", ["steps"]), Caught("late", "", [])]),
     "opt": Finding(Entry("opt", "opt", {}, False), [new_result("steps", 0.0), new_result("rows", 0.0, offered=False)]),
     "llama": Finding(Entry("llama", "llama", {}, False), [new_result("steps", 1e-7)]),
-    "xlm": Finding(Entry("xlm", "xlm", {}, False), [new_result("steps", 0.0, offered=False), new_result("reach", 0.0)]),
+    "xlm": Finding(Entry("xlm", "xlm", {}, False), [new_result("steps", 0, offered=False), new_result("reach", 1e-7)]),
     "bart": Finding(Entry("bart", "bart", {}, False), no_model_reason="it | has none"),
     "short": Finding(Entry("short", "gpt2", {"n_positions": 12}, False), [new_result("steps", float("nan"))]),
 }  # fmt: skip
@@ -62,6 +62,11 @@ def test_the_page_names_all_and_explains_all() -> None:
     page = PAGE_FILE.read_text(encoding="utf-8")
     assert [name for name in sorted(PROMISED_ARCHITECTURES) if f" {name}" not in page] == []
     assert "**?**" not in page
+    sections = dict(part.split("\n\n", 1) for part in page.split("\n## "))
+    reasons = [line for line in sections["Not offered"].splitlines() if "`steps`" in line]
+    without_steps = {name for line in reasons for name in line.split(" | ")[-1].removesuffix(" |").split(", ")}
+    for title in ("Exact", "Exact but for what is computed in float32"):
+        assert without_steps.isdisjoint(sections[title].rstrip().removesuffix(".").split(", "))
     assert all(f'<a id="note-{i}"></a>' in page and f"(#note-{i})" in page for i in range(1, len(notes) + 1))
 
 
@@ -77,6 +82,7 @@ def test_all_has_to_be_explained_and_nothing_else(tmp_path: Path, capsys: Captur
     assert "## Exact\n\nopt.\n" in page
     assert "in float32\n\nllama.\n" in page
     assert "| it cannot | `rows`, `steps` | opt, xlm |" in page
+    assert "2 differ by more, and 1 could not decode from a cache (xlm)." in " ".join(page.split())
     assert "| bart | it / has none |" in page
     assert "Of 6 models 5 were measured: 1 decode exactly, 1 do but for" in " ".join(page.split())
     assert "2 faults were put around 1 of them; the checks caught 1." in " ".join(page.split())
