@@ -36,7 +36,7 @@ SENTENCE_END_PATTERN = re.compile(r"[.?!]+(?:\s+|$)")  # where a sentence ends
 CHINESE_COLUMN_NAME_PATTERN = re.compile(r"zh|m$|ta$")  # how the names of the columns begin that belong in the Chinese
 NONUNIQUE_COLUMNS = frozenset({"m", "ta", "he", "him", "his"})  # columns in which different words may be the same
 WILDCARD_MARKS = "#&~"  # in a word: a digit, a capital letter, a name that nobody has, drawn anew in each sentence
-MADE_UP_NAME_ONE_IN = 15  # a row with a made-up name is drawn once in so many times
+MADE_UP_NAME_ONE_IN = 15  # a row with a made-up name is drawn at least once in so many times
 
 VERB_BY_CONTRACTION = {"m": "am", "re": "are", "ll": "will", "ve": "have", "d better": "had better", "d": "would"}
 EXPANSIONS = (

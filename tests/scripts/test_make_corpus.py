@@ -219,9 +219,10 @@ def test_the_card_gives_the_right_numbers() -> None:
     card = (CORPUS_DIR / "README.md").read_text(encoding="utf-8")
     lengths = [len(en.split()) for en in TRAIN]
     words = {word for en in TRAIN for word in make_corpus.word_set(en) if not re.search(r"\d", word)}
-    texts = [text for split in SPLITS for text in lines(f"{split}.zh")]
+    texts = [text for path in CORPUS_DIR.rglob("*.zh*") for text in lines(str(path))]
     for row in (
-        *(f"| `{split}` | {len(lines(f'{split}.en')):,} |" for split in SPLITS),
+        *(f"| `{split}` | {len(lines(f'{split}.en')):,} |" for split in (*SPLITS, *make_corpus.HAND_WRITTEN_SETS)),
+        f"to train on; {len(TRAIN):,} without copies |",
         f"| English word forms in `train` without digits, in lower case and written out | {len(words):,} |",
         f"| Characters in the Chinese of all files | {len(set(''.join(texts))):,} |",
         f"| Mean length of a distinct English text in `train`, in words | {sum(lengths) / len(lengths):.1f} |",
