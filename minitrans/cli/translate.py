@@ -32,9 +32,8 @@ def add_translate_flags(parser: Parser) -> None:
     resume = "keep finished lines in OUTPUT.partial; the same command, given again, goes on from there"
     parser.add_argument("--resume", action="store_true", help=resume)
     add_decoding(parser)
-    parser.add_argument(
-        "--n-best", type=positive_int, metavar="N", help="write the best N of K: number of the line, score, text"
-    )
+    n_best = "write the best N translations of each line, of --beam K: number of the line, score, text"
+    parser.add_argument("--n-best", type=positive_int, metavar="N", help=n_best)
     parser.add_argument(
         "--scores", action="store_true", help="write each translation's score before it, and unsure if probably wrong"
     )

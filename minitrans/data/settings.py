@@ -28,8 +28,10 @@ class DataConfig:
         min_length: Fewest tokens of either side of a training pair, EOS counted.
         max_length: Most tokens of either side of a training pair, EOS counted; null: as many as the model takes.
         max_length_ratio: Most tokens of a training pair's longer side per token of the shorter; null: any number.
-        deduplicate: Leave out training pairs that are copies or whose source is in another split; else only count them.
-        streaming: Read the training pairs one after another while training, and keep none: for corpora that do not fit.
+        deduplicate: Leave out training pairs that are copies (of a stream, in one buffer) or whose source is in another
+            split; else only count them.
+        streaming: Read the training pairs one after another while training, and keep none: for corpora too large for
+            memory.
         shuffle_buffer: Pairs that are held in memory, sorted by length and shuffled together when streaming.
         reversed_epochs: For that many epochs at first, half of the pairs are reversed, to be translated from target to
             source: from a small corpus the model learns more in both directions (Ding et al. 2021).

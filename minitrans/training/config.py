@@ -71,10 +71,12 @@ class TrainerConfig:
         num_nodes: Machines that train together.
         max_epochs: Passes over the training pairs after which training ends; null: as many as max_steps allows.
         max_steps: Optimizer steps after which training ends; -1: as many as max_epochs allows.
-        limit_val_batches: Validate on this many batches (a whole number), or on this share of them.
-        val_check_interval: Validate after this many batches (a whole number), or after this share of an epoch.
+        limit_val_batches: Compute the validation loss on this many batches (a whole number), or on this share of them;
+            null: on all. BLEU is always that of the whole split.
+        val_check_interval: Validate after this many batches (a whole number), or after this share of an epoch; null:
+            after each epoch.
         check_val_every_n_epoch: Validate only at every n-th epoch; null: val_check_interval counts across epochs.
-        log_every_n_steps: Optimizer steps after which the loss is logged.
+        log_every_n_steps: Optimizer steps after which the loss is logged; null: 50; 0: it is not logged.
         accumulate_grad_batches: Batches whose gradients make one step.
         gradient_clip_val: Largest norm of the gradient; a gradient with a larger one is scaled down to it.
     """
@@ -196,8 +198,9 @@ def parse_config(argv: Sequence[str], command: str = "train", description: str =
         "--run-dir", type=str | None, help="run folder; without it, runs/ and the name of the YAML file"
     )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    parser.add_argument("--seed", type=Seed, default=1, help="decides initial weights, order of data, and dropout")
-    parser.add_argument("--compiled", type=CompiledMode, default="auto", help="whether to use compiled code")
+    parser.add_argument("--seed", type=Seed, default=1, help="decides initial weights, order of data, noise, dropout")
+    compiled = "whether to use compiled code: auto, if it gives the model's own numbers; off, never; require, or stop"
+    parser.add_argument("--compiled", type=CompiledMode, default="auto", help=compiled)
     if command == "train":
         parser.add_argument("--resume", action="store_true", help="resume the run in the run folder")
         parser.add_argument("--overwrite", action="store_true", help="replace the run in the run folder")

@@ -214,17 +214,17 @@ class Translator:
     def unknown_words(self, line: str, translation: str = "") -> tuple[str, ...]:
         """The words of a line that training never showed, each once, in lower case: see `text.reading.lowercase_words`.
 
-        Words that the translation has too are left out if they have a digit or are names, written with a capital: they
-        are to be copied. Those that are read as known ones, such as `dont` and `u`, are left out, too. There are none
-        for a run whose training showed too many words to list.
+        Words that the translation has too are left out if they have a digit, are names, written with a capital, or are
+        in addresses: they are to be copied. Those that are read as known ones, such as `dont` and `u`, are left out
+        too. There are none for a run whose training showed too many words to list.
         """
         known = self.bundle.source_words
         if known is None:
             return ()
-        names = [] if line.isupper() else [word for word in line.split() if re.search("[A-Z]", word)]
-        named = {word for name in names if self._reader.uses_placeholders for word in lowercase_words(name)}
-        words = (word for word in lowercase_words(line) if word not in known)
-        unknown = dict.fromkeys(word for word in words if not self._reader.spelled_out(word))
+        names = [] if line.isupper() else [word for word in line.split() if re.search(r"[A-Z@]|\w\.\w", word)]
+        named = {word for name in names if self._reader.uses_placeholders for word in split_words(name)}
+        words = (word for word in split_words(line) if word not in known)
+        unknown = dict.fromkeys(word for word in words if not self._reader.full_forms(word))
         copied = translation.lower()
         return tuple(w for w in unknown if not (w in copied and (re.search(r"\d", w) or w in named)))
 
