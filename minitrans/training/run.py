@@ -95,6 +95,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
         tokenizer = _load_or_train_tokenizer(config, start, corpus)
         model = _make_model(config, tokenizer, start)
         data = TranslationDataModule(config.data, tokenizer, model.config.max_len, config.seed, corpus)
+        _check_validation_interval(config.trainer, -(-len(data.train_dataloader()) // trainer.world_size))
         trainer.precision_plugin.convert_module(model)  # as it will be when it is trained
         dtype = torch.bfloat16 if trainer.precision == "bf16-mixed" else model.output.weight.dtype
         batch_loss = make_batch_loss(model, config.compiled, trainer.strategy.root_device, dtype)
@@ -234,6 +235,16 @@ def _check_devices(settings: dict[str, Any]) -> None:
     most, kind = (gpus, "accelerators") if gpus else (os.cpu_count() or 1, "cores")
     if n_devices > most:
         raise UserError(f"trainer.devices is {truncate(devices)}; this machine has {most} {kind}")
+
+
+def _check_validation_interval(settings: dict[str, Any], n_batches: int) -> None:
+    """Refuse to validate after more batches than a process takes in an epoch, where each epoch counts anew."""
+    every = settings["val_check_interval"]
+    if isinstance(every, int) and every > n_batches and settings["check_val_every_n_epoch"] is not None:
+        raise UserError(
+            f"trainer.val_check_interval is {every}, and an epoch has only {n_batches} batches; make it smaller, or "
+            "set trainer.check_val_every_n_epoch to null, to count across epochs"
+        )
 
 
 def _fit(
