@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
-from typing import get_type_hints
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -175,7 +175,8 @@ def _load_metadata(path: Path) -> tuple[TransformerConfig, str, str, int | None,
         config = TransformerConfig(**sizes["model"])
         for name, kind in get_type_hints(TransformerConfig).items():
             value = getattr(config, name)
-            if not isinstance(value, (int, kind)):  # JSON may write 0 for 0.0
+            # JSON may write 0 for 0.0.
+            if not (value in get_args(kind) if get_origin(kind) is Literal else isinstance(value, (int, kind))):
                 raise TypeError(f"{name} is {value!r}")
         if config.max_len * config.d_model > MAX_POSITIONS_NUMEL:
             raise ValueError(f"max_len is {config.max_len}, d_model {config.d_model}")

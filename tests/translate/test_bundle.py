@@ -1,9 +1,11 @@
 """A run folder: what is saved is what is loaded, and no code in it is run."""
 
 import io
+import json
 import pickle
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import sentencepiece
@@ -12,9 +14,11 @@ from command_helpers import EvilPickle, copy_run, refusal_message, run_cli
 from conftest import randomize
 from safetensors.torch import load_file
 
+from minitrans.errors import UserError
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.reading import load_reader
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
+from minitrans.translate import bundle as bundle_module
 from minitrans.translate.bundle import (
     METADATA,
     TOKENIZER,
@@ -105,6 +109,28 @@ def test_a_tied_matrix_is_saved_once_and_stays_tied_and_others_are_saved_each(ru
         assert torch.equal(loaded[name], model.state_dict()[name]), name
         assert torch.equal(saved[name], loaded[name]), name
     assert len({loaded[name].sum().item() for name in names}) == 3
+
+
+@dataclass(frozen=True)
+class EditedConfig(TransformerConfig):
+    """Of an edited model: `norm` is a new setting, one of two words."""
+
+    norm: Literal["before", "after"] = "before"
+
+
+def test_a_new_setting_may_be_one_of_several_words(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle_module, "TransformerConfig", EditedConfig)
+    bundle = load_bundle(run_dir)
+    assert bundle.model.config == EditedConfig(**asdict(bundle.model.config))  # an old run has the default
+    for norm in ("after", "between"):
+        sizes = json.loads((run_dir / METADATA).read_text())
+        sizes["model"]["norm"] = norm
+        (run_dir / METADATA).write_text(json.dumps(sizes))
+        if norm == "after":
+            assert asdict(load_bundle(run_dir).model.config)["norm"] == norm
+        else:
+            with pytest.raises(UserError, match="norm is 'between'"):
+                load_bundle(run_dir)
 
 
 # -- what is damaged (most of it: tests/test_refusals.py) -------------------------------------------------------------
