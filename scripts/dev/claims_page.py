@@ -15,8 +15,8 @@ INTRODUCTION = """
 # The claims, and the sabotages
 
 What `minitrans verify` measures, in the order in which it teaches attention. C1 to C26 number what texts on attention
-claim or get wrong; the other ids are names. A claim passes in float64 if the number measured is at most 1e-12, or at
-most the number in brackets. Most are measured in float32 and bfloat16 too. Written by `scripts/dev/claims_page.py`.
+claim or get wrong; the other ids are names. In float64, the number measured may be at most 1e-12, or the number in
+brackets; float32 and bfloat16 have [their own](verification.md). `scripts/dev/claims_page.py` writes this page.
 """
 
 
@@ -41,7 +41,7 @@ def sabotage_table() -> Iterator[str]:
     yield from (
         "## The sabotages",
         "",
-        "`minitrans verify --sabotage ID` breaks one thing and shows which claims fail.",
+        "`minitrans verify --sabotage ID` breaks one thing and shows which claims fail: those of the last column, often more.",
         "",
     )
     yield from ("| id | what is broken | what must notice |", "|---|---|---|")
