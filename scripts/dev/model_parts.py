@@ -21,8 +21,8 @@ SHOWN_MODULE_CLASSES = nn.Embedding, nn.LayerNorm, MultiHeadAttention, FeedForwa
 INTRODUCTION = f"""
 # The architecture
 
-The model of `{CONFIG_FILE}`: all parts that have weights, in the order in which a batch goes through them. (Positions
-and dropout have none.) All layers of a stack are alike: layer 0 stands for all. Written by `scripts/dev/model_parts.py`.
+The parts with weights of the model of `{CONFIG_FILE}`, in the order in which a batch goes through them. (Positions and
+dropout have none.) All layers of a stack are alike; layer 0 is shown. `scripts/dev/model_parts.py` writes this page.
 
 `B` sentences, `S` source tokens, `T` target tokens, `D` d_model, `F` d_ff, `V` vocabulary.
 """
