@@ -41,7 +41,7 @@ def sabotage_table() -> Iterator[str]:
     yield from (
         "## The sabotages",
         "",
-        "`minitrans verify --sabotage ID` breaks one thing and shows which claims fail, often more than are named here.",
+        "`minitrans verify --sabotage ID` breaks one thing and shows what fails: often more than those named here.",
         "",
     )
     yield from ("| id | what is broken | what must notice |", "|---|---|---|")
