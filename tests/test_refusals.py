@@ -349,14 +349,14 @@ BAD_RUN_DIRS: list[tuple[Setup, str, str]] = [
         for n in ("checkpoints", "tensorboard", "metrics.csv", "tensorboard/hparams.yaml", ".minitrans")
         for flag in ("--resume", "--overwrite")
     ),
-    ({}, f"{INIT_FROM} gone", "gone is not a folder; give the run folder that `minitrans train` wrote"),
-    ({}, f"{INIT_FROM} run --model.d_ff 64", "model.d_ff is 64, and 48 in the run of training.init_from; give it the"),
-    ({}, f"{INIT_FROM} run --model.n_layers 2", "model.n_layers is 2, and 1 in the run of training.init_from"),
-    ({}, f"{INIT_FROM} run --model.n_heads 1", "model.n_heads is 1, and 2 in the run of training.init_from"),
-    ({}, f"{INIT_FROM} run --model.tie_embeddings false", "model.tie_embeddings is False, and True in the run of "),
+    ({}, f"{TRAIN_FROM} gone", "gone is not a folder; give the run folder that `minitrans train` wrote"),
+    ({}, f"{TRAIN_FROM} run --model.d_ff 64", "model.d_ff is 64, and 48 in the run of training.init_from; give it the"),
+    ({}, f"{TRAIN_FROM} run --model.n_layers 2", "model.n_layers is 2, and 1 in the run of training.init_from"),
+    ({}, f"{TRAIN_FROM} run --model.n_heads 1", "model.n_heads is 1, and 2 in the run of training.init_from"),
+    ({}, f"{TRAIN_FROM} run --model.tie_embeddings false", "model.tie_embeddings is False, and True in the run of "),
     (
         {},
-        f"{REDO} new --trainer.val_check_interval 9999 --trainer.check_val_every_n_epoch 1",
+        f"{RETRAIN} new --trainer.val_check_interval 9999 --trainer.check_val_every_n_epoch 1",
         "trainer.val_check_interval is 9999, and an epoch has only ... batches; make it smaller, or set",
     ),
 ]

@@ -222,9 +222,9 @@ class Translator:
         if known is None:
             return ()
         names = [] if line.isupper() else [word for word in line.split() if re.search(r"[A-Z@]|\w\.\w", word)]
-        named = {word for name in names if self._reader.uses_placeholders for word in split_words(name)}
-        words = (word for word in split_words(line) if word not in known)
-        unknown = dict.fromkeys(word for word in words if not self._reader.full_forms(word))
+        named = {word for name in names if self._reader.uses_placeholders for word in lowercase_words(name)}
+        words = (word for word in lowercase_words(line) if word not in known)
+        unknown = dict.fromkeys(word for word in words if not self._reader.spelled_out(word))
         copied = translation.lower()
         return tuple(w for w in unknown if not (w in copied and (re.search(r"\d", w) or w in named)))
 

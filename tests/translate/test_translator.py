@@ -124,7 +124,11 @@ def test_a_number_that_is_not_copied_is_in_doubt(translator: Translator, monkeyp
     monkeypatch.setattr(translator, "_reader", Reader(True, "", ["o'clock"]))  # and names that are copied are no words
     assert translator.unknown_words("Room XYZZY", "XYZZY室") == translator.unknown_words("room oclock") == ()
     assert translator.unknown_words("Room: a.b@xyzzy.net", "室：a.b@xyzzy.net") == ()
-    assert translator.unknown_words("ROOM XYZZY", "XYZZY室") == translator.unknown_words("Room xyzzy", "xyzzy室") == ("xyzzy",)
+    assert (
+        translator.unknown_words("ROOM XYZZY", "XYZZY室")
+        == translator.unknown_words("Room xyzzy", "xyzzy室")
+        == ("xyzzy",)
+    )
 
 
 def test_a_line_is_as_unsure_as_its_worst_sentence(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
