@@ -148,7 +148,7 @@ def rollback_drops_nothing(case: ModelAndTokens[Any]) -> bool:
     return _allclose(_logits_after_draft(case, draft), case.with_tokens(tokens).full_pass()[0][:, -1:])
 
 
-def sees_dropped_tokens(case: ModelAndTokens[Any]) -> bool:
+def sees_rolled_back_tokens(case: ModelAndTokens[Any]) -> bool:
     """What follows a dropped draft depends on what that was."""
     draft = case.tokens[:, :2]
     return bool(_differ_at(_logits_after_draft(case, draft), _logits_after_draft(case, case.other_tokens(draft))).any())
@@ -160,12 +160,12 @@ def one_cache_alone_is_right(case: ModelAndTokens[Any]) -> bool:
     return max(cache_checks.chunk_deviation(case, chunks) for chunks in ways) <= _rounding_tolerance(case.model.dtype)
 
 
-STEP_IDS = ("steps", "chunks", "lengths", "greedy", "score", "static", "weights", "rows", "rollback", "fork",
+STEP_CHECK_IDS = ("steps", "chunks", "lengths", "greedy", "score", "static", "weights", "rows", "rollback", "fork",
             "caches.two", "caches.alternating", "batch", "source.padding")  # fmt: skip
-CAUSAL_IDS = ("causal.prefix", "causal.values", "causal.gradient")
-SOURCE_IDS = ("source.padding", "source.padding-token")
-PADDING_IDS = ("padding.right", "padding.left", "padding.left-mask-alone")
-COMPARISON_IDS = (*STEP_IDS, *CAUSAL_IDS, *SOURCE_IDS, *PADDING_IDS)
+CAUSAL_CHECK_IDS = ("causal.prefix", "causal.values", "causal.gradient")
+SOURCE_CHECK_IDS = ("source.padding", "source.padding-token")
+PADDING_CHECK_IDS = ("padding.right", "padding.left", "padding.left-mask-alone")
+COMPARISON_IDS = (*STEP_CHECK_IDS, *CAUSAL_CHECK_IDS, *SOURCE_CHECK_IDS, *PADDING_CHECK_IDS)
 # What they run the model with, where it offers that: see `CachedModel.variants`.
 VARIANTS = {"static": "static", "weights": "weights", "padding.left-mask-alone": "mask alone", "rollback": "rollback"}
 # The first that fits is named, so that what explains more comes before what explains less.
@@ -174,29 +174,29 @@ PATTERNS = [
             lambda case: not _allclose(case.full_pass()[0], case.full_pass()[0])),
     Pattern("something inside is computed in float32", COMPARISON_IDS, lambda case: case.model.dtype == torch.float64,
             dtype_tolerance(torch.float32)),
-    Pattern("the causal mask is one late: a token sees the next one", (*CAUSAL_IDS, *STEP_IDS),
+    Pattern("the causal mask is one late: a token sees the next one", (*CAUSAL_CHECK_IDS, *STEP_CHECK_IDS),
             lambda case: 0 < lookahead_distance(case) < case.tokens.size(1) - 1),  # a further one in each layer
-    Pattern("there is no causal mask: a token sees all that follow", (*CAUSAL_IDS, *STEP_IDS),
+    Pattern("there is no causal mask: a token sees all that follow", (*CAUSAL_CHECK_IDS, *STEP_CHECK_IDS),
             lambda case: lookahead_distance(case) == case.tokens.size(1) - 1),
-    Pattern("padding is attended to", SOURCE_IDS,
+    Pattern("padding is attended to", SOURCE_CHECK_IDS,
             lambda case: not cache_checks.source_pad_token_deviation(case) <= MIN_TOKEN_EFFECT),
-    Pattern("padding is attended to", PADDING_IDS, lambda case: bool(_differ_at(*_left_padded_pair(case)).any())),
-    Pattern("padding is not attended to, but counted: positions begin where the padding does", PADDING_IDS,
+    Pattern("padding is attended to", PADDING_CHECK_IDS, lambda case: bool(_differ_at(*_left_padded_pair(case)).any())),
+    Pattern("padding is not attended to, but counted: positions begin where the padding does", PADDING_CHECK_IDS,
             counts_padding),
-    Pattern("positions start at 0 again at every step", STEP_IDS, positions_restart),
-    Pattern("each step is fed the previous token", STEP_IDS, feeds_the_token_before),
-    Pattern("the cache forgets its first tokens", STEP_IDS, forgets_first_tokens),
+    Pattern("positions start at 0 again at every step", STEP_CHECK_IDS, positions_restart),
+    Pattern("each step is fed the previous token", STEP_CHECK_IDS, feeds_the_token_before),
+    Pattern("the cache forgets its first tokens", STEP_CHECK_IDS, forgets_first_tokens),
     Pattern("a later chunk is wrong alone: its mask is aligned to the wrong corner, or a state is forgotten before it",
-            (*STEP_IDS, *PADDING_IDS), only_later_chunks_wrong),
+            (*STEP_CHECK_IDS, *PADDING_CHECK_IDS), only_later_chunks_wrong),
     Pattern("no rows are selected at all", ("rows",), lambda case: _continues_reordered(case, as_if_unmoved=True)),
     Pattern("keys and values of the target are not selected", ("rows",),
             lambda case: _continues_reordered(_with_equal_sources(case), as_if_unmoved=True)),
     Pattern("keys and values of the source are not selected", ("rows",),
             lambda case: not _continues_reordered(case) and _continues_reordered(_with_equal_sources(case))),
     Pattern("no tokens are dropped at all", ("rollback",), rollback_drops_nothing),
-    Pattern("dropped tokens are still seen", ("rollback",), sees_dropped_tokens),
+    Pattern("dropped tokens are still seen", ("rollback",), sees_rolled_back_tokens),
     Pattern("two caches share memory, or the model holds the cache", ("fork", "caches.two", "caches.alternating"),
             one_cache_alone_is_right),
-    Pattern("padding of the source is not attended to, but counted", SOURCE_IDS,
+    Pattern("padding of the source is not attended to, but counted", SOURCE_CHECK_IDS,
             lambda case: cache_checks.source_pad_token_deviation(case) <= dtype_tolerance(case.model.dtype)),
 ]  # fmt: skip

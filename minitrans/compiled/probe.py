@@ -61,7 +61,7 @@ def check_steps(plan: Plan, dtype: torch.dtype) -> None:
         torch.manual_seed(1)
         model = _small_model(plan).eval()
         for tried in dict.fromkeys((torch.float64, dtype)):
-            _refuse_differences(_compare_steps(model.to(tried)), tried)
+            _refuse_differences(_paired_steps(model.to(tried)), tried)
 
 
 def _small_model(plan: Plan) -> Transformer:
@@ -143,7 +143,7 @@ def compare_training(
         yield from zip(names, gradients, other_gradients, strict=True)
 
 
-def _compare_steps(model: Transformer) -> Iterator[NamedTensorPair]:
+def _paired_steps(model: Transformer) -> Iterator[NamedTensorPair]:
     steppers: tuple[Stepper[Any], ...] = CachedStepper(model), CompiledStepper(read_plan(model))
     n = model.config.vocab_size - 2  # all tokens but PAD and BOS
     states = [stepper.begin(SRC_IDS, LENGTH + 3) for stepper in steppers]

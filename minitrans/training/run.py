@@ -26,7 +26,7 @@ from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError, truncate
 from minitrans.files import write_file
 from minitrans.model.transformer import Transformer
-from minitrans.pages.charts import chart_as_svg
+from minitrans.pages.chart_svg import chart_as_svg
 from minitrans.pages.render import render_template, templates
 from minitrans.text.lines import escape_controls
 from minitrans.text.tokenizer import Tokenizer
@@ -63,7 +63,7 @@ from minitrans.translate.scoring import Scores, choose_threshold, references_by_
 from minitrans.translate.translator import Translator
 
 templates.filters["escape_controls"] = escape_controls
-REPORT_WAIT_S = 10.0  # seconds that the first process of a training has to report an error and end the others
+WAIT_FOR_REPORT_S = 10.0  # seconds that the first process of a training has to report an error and end the others
 
 
 def train(config: RunConfig) -> dict[str, Scores]:
@@ -266,9 +266,11 @@ def _fit(
             ) from error
     except Exception as error:
         if trainer.local_rank > 0:
-            time.sleep(REPORT_WAIT_S)  # the first reports the error and ends this process, unless only this one failed
+            time.sleep(
+                WAIT_FOR_REPORT_S
+            )  # the first reports the error and ends this process, unless only this one failed
         broken = isinstance(error, RuntimeError)  # perhaps a lost connection to a process that is about to end
-        if codes := _end_child_processes(trainer, REPORT_WAIT_S / 2 if broken else 0):
+        if codes := _end_child_processes(trainer, WAIT_FOR_REPORT_S / 2 if broken else 0):
             raise UserError(f"a training process ended with code {codes[0]}; see its messages above") from error
         if isinstance(error, DistError) or "gloo" in str(error):
             raise UserError(

@@ -181,7 +181,7 @@ def read_bugs(path: Path = BUGS_FILE) -> list[Bug]:
     return [Bug(**bug) for bug in yaml.safe_load(path.read_text(encoding="utf-8"))["bugs"]]
 
 
-def measure_bug(bug: Bug) -> dict[str, Outcome]:
+def run_checks_on_bug(bug: Bug) -> dict[str, Outcome]:
     """What each check says of a small random model in the release that is imported."""
     import transformers
 
@@ -286,7 +286,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--measure", metavar="BUG", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.measure:
-        print(json.dumps([measure_bug(Bug(**bug)) for bug in json.loads(arguments.measure)]))
+        print(json.dumps([run_checks_on_bug(Bug(**bug)) for bug in json.loads(arguments.measure)]))
         return 0
     bugs = [bug for bug in read_bugs() if not arguments.issues or set(arguments.issues) & set(bug.issues)]
     releases = sorted({release for bug in bugs for release in (bug.bad, bug.fixed)})

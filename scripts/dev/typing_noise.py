@@ -56,7 +56,7 @@ class Outcome(NamedTuple):
 
     line: str
     output: str
-    right: bool
+    is_right: bool
     unsure: bool
 
 
@@ -188,8 +188,8 @@ def percent(which: Sequence[bool]) -> str:
 
 def table_row(name: str, seen: Sequence[Outcome]) -> str:
     """A row of the first table."""
-    unsure = percent([each.unsure for each in seen if not each.right])
-    return f"{name:22}{len(seen):>10}{percent([each.right for each in seen]):>10}{unsure:>10}"
+    unsure = percent([each.unsure for each in seen if not each.is_right])
+    return f"{name:22}{len(seen):>10}{percent([each.is_right for each in seen]):>10}{unsure:>10}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -209,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{'kind':22}{'sentences':>10}{'right':>10}{'unsure':>10}")
     for name, sentences in seen.items():
         print(table_row(name, sentences))
-        for wrong in [each for each in sentences if not each.right][: args.examples]:
+        for wrong in [each for each in sentences if not each.is_right][: args.examples]:
             print(f"    {wrong.line}\t{wrong.output}")
         if name == [*TYPING_ERROR_NOISES][-1]:
             print(table_row("typing errors", [each for name in TYPING_ERROR_NOISES for each in seen[name]]))
@@ -220,7 +220,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     print(f"\n{'noise':22}{'formulas':>10}{'':>7}{'words':>10}")
     for name in noises:
-        cells = (f"{percent([each.right for each in of[name]]):>10} of {len(of[name]):<3}" for of in (formulas, alone))
+        cells = (
+            f"{percent([each.is_right for each in of[name]]):>10} of {len(of[name]):<3}" for of in (formulas, alone)
+        )
         print(f"{name:22}{''.join(cells)}")
     print()
     for name in ("values", "names"):

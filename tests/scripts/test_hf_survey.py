@@ -26,7 +26,7 @@ def new_result(id_: str, measured: float, *, offered: bool = True) -> Result:
     return Result(id_, "", "", "", measured, 1e-12, passed, 0.0, {}, offered, "" if offered else "it cannot")
 
 
-FINDINGS = {
+FAKE_FINDINGS = {
     "gpt2": Finding(Entry("gpt2", "gpt2", {}, True), [new_result("steps", 0.0), new_result("chunks", 0.5)],
                 [Caught("cut", "", ["steps"]), Caught("late", "", [])]),
     "opt": Finding(Entry("opt", "opt", {}, False), [new_result("steps", 0.0), new_result("rows", 0.0, offered=False)]),
@@ -39,7 +39,7 @@ FINDINGS = {
 
 @pytest.fixture(autouse=True)
 def _nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hf_survey, "check_entry", lambda entry: FINDINGS[entry.name])
+    monkeypatch.setattr(hf_survey, "check_entry", lambda entry: FAKE_FINDINGS[entry.name])
     monkeypatch.setattr(hf_survey, "ProcessPoolExecutor", ThreadPoolExecutor)
     monkeypatch.setattr(
         hf_survey, "adapter_by_name", lambda: {n: (n, None) for n in ("gpt2", "opt", "llama", "xlm", "bart")}
@@ -100,7 +100,7 @@ def test_names_that_are_asked_for_are_not_written(tmp_path: Path, capsys: Captur
 
 def test_of_many_checks_that_fail_the_worst_are_named_nan_first() -> None:
     results = [new_result(f"c{i}", 0.1 * i) for i in range(1, 7)] + [new_result("nan", float("nan"))]
-    row = Finding(FINDINGS["opt"].entry, results)
+    row = Finding(FAKE_FINDINGS["opt"].entry, results)
     *_, line = hf_survey.failure_table([row], [])
     assert line == "| opt | `nan` NaN, `c6` 0.6, `c5` 0.5, `c4` 0.4, `c3` 0.3, 2 more | **?** |"
     assert len([*hf_survey.failed_ids(row)]) == 7
@@ -108,7 +108,7 @@ def test_of_many_checks_that_fail_the_worst_are_named_nan_first() -> None:
 
 def test_a_dtype_that_is_not_float64_is_named() -> None:
     results = [Result("steps", "", "", "", None, 1e-12, True, 0.0, {"float32": Measurement(0.0, 1e-5)})]
-    assert join_names([Finding(FINDINGS["opt"].entry, results), FINDINGS["opt"]]) == "opt (float32), opt."
+    assert join_names([Finding(FAKE_FINDINGS["opt"].entry, results), FAKE_FINDINGS["opt"]]) == "opt (float32), opt."
 
 
 def test_many_who_cannot_do_the_same_are_counted() -> None:

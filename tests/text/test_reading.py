@@ -65,7 +65,7 @@ PAIR_CASES = [  # a pair, and what is left of it
     ("1 2 3 4 5 6 7 1", "7 6 5 4 3 2 1", "[21] [22] [23] [24] [25] [26] 7 [21]", "7 [26] [25] [24] [23] [22] [21]"),
 ]  # fmt: skip
 
-QUESTIONS = (
+UNMARKED_QUESTIONS = (
     "where are you", "What’s your name", "whats that", "excuse me, how much is it", "how many old books do you have",
     "is Tom at home", "can the children swim", "isnt it late", "do you know him", "it's cold, isn't it", "R U OK",
     "may i come in", "what about you", "which one", "who knows", "Tom, can you help", "WHY DON'T WE GO",
@@ -111,7 +111,7 @@ def test_what_is_around_it_is_put_back(before: list[str], sentence: str, quotes:
 
 
 @pytest.mark.parametrize(
-    ("line", "asks"), [*((line, True) for line in QUESTIONS), *((line, False) for line in STATEMENTS)]
+    ("line", "asks"), [*((line, True) for line in UNMARKED_QUESTIONS), *((line, False) for line in STATEMENTS)]
 )
 def test_a_question_is_read_with_a_mark_which_its_translation_loses(line: str, asks: bool) -> None:
     english, german = (Reader(True, known=[word]) for word in ("what", "was"))

@@ -11,7 +11,7 @@ def make_translations(*scores: float, wrong_marks: str) -> list[Translation]:
     return [Translation("x" if mark == "w" else "right", s) for s, mark in zip(scores, marks, strict=True)]
 
 
-def threshold_of(outputs: list[Translation]) -> Threshold | None:
+def chosen_threshold(outputs: list[Translation]) -> Threshold | None:
     return choose_threshold(outputs, [["right", "also right"]] * len(outputs))
 
 
@@ -31,25 +31,25 @@ def threshold_of(outputs: list[Translation]) -> Threshold | None:
 def test_the_threshold_is_the_score_that_tells_wrong_from_right_best(
     scores: list[float], wrong: str, want: float
 ) -> None:
-    assert threshold_of(make_translations(*scores, wrong_marks=wrong)) == Threshold(want, None)
+    assert chosen_threshold(make_translations(*scores, wrong_marks=wrong)) == Threshold(want, None)
 
 
 def test_any_reference_is_right() -> None:
     outputs = [Translation("x", -3.0), Translation("also right", -2.0), Translation("right", -1.0)]
-    assert threshold_of(outputs) == Threshold(-2.0, None)
+    assert chosen_threshold(outputs) == Threshold(-2.0, None)
 
 
 def test_unknown_words_are_marked_whatever_the_score() -> None:
     known = make_translations(-3.0, -2.0, -1.0, -0.5, wrong_marks="w")
-    assert threshold_of(known) == Threshold(-2.0, None)
-    assert threshold_of([*known, Translation("x", -0.1, unknown_words=("y",))]) == Threshold(-2.0, None)
-    assert threshold_of([Translation("x", -0.1, unknown_words=("y",))]) is None
+    assert chosen_threshold(known) == Threshold(-2.0, None)
+    assert chosen_threshold([*known, Translation("x", -0.1, unknown_words=("y",))]) == Threshold(-2.0, None)
+    assert chosen_threshold([Translation("x", -0.1, unknown_words=("y",))]) is None
 
 
 def test_where_few_are_exact_only_a_low_chrf_is_wrong() -> None:
     far, near, right = (Translation(text, s) for text, s in (("x", -3.0), ("right!", -2.0), ("right", -1.0)))
-    assert threshold_of([far, near, right]) == Threshold(-2.0, MIN_CORRECT_CHRF)
-    assert threshold_of([far, near, right, right]) == Threshold(-1.0, None)  # half are exact
+    assert chosen_threshold([far, near, right]) == Threshold(-2.0, MIN_CORRECT_CHRF)
+    assert chosen_threshold([far, near, right, right]) == Threshold(-1.0, None)  # half are exact
 
 
 @pytest.mark.parametrize(("chrf", "precision", "recall"), [(None, 200 / 3, 50.0), (40.0, 100 / 3, 50.0)])

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from minitrans.cachecheck.check import LOWER_DTYPES, dtype_tolerance, to_str
-from minitrans.pages.charts import chart_as_svg
+from minitrans.pages.chart_svg import chart_as_svg
 from minitrans.pages.grids import CELL_PIXELS, catch_matrix, heat_map
 from minitrans.pages.render import render_template
 from minitrans.verify.page.figures import PLOTTED_MIN, PLOTTED_ZERO, plot_errors_by_dtype

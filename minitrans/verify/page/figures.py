@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from minitrans.cachecheck.check import LOWER_DTYPES, compare, dtype_name, dtype_tolerance, to_str
 from minitrans.cachecheck.protocol import ModelAndTokens
 from minitrans.model.masks import causal_mask, padding_mask
-from minitrans.pages.charts import chart_as_svg
+from minitrans.pages.chart_svg import chart_as_svg
 from minitrans.pages.grids import heat_map, mask_picture
 from minitrans.translate.translator import stack_layers, traced_full_pass
 from minitrans.verify.subject import ModelAndPairs
