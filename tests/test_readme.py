@@ -28,10 +28,8 @@ from minitrans.verify.subject import N_TEXT_PAIRS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = {
-    path: path.read_text(encoding="utf-8")
-    for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-}
+PAGE_PATTERNS = "README.md", "CHANGELOG.md", "data/en-zh/README.md", "docs/*.md"
+PAGES = {path: path.read_text(encoding="utf-8") for pattern in PAGE_PATTERNS for path in sorted(ROOT.glob(pattern))}
 NOT_IN_A_CLONE = {"words.txt", "onnx/"}  # files and folders that pages name and a clone does not have
 BENCH_FLAGS = {"--d-model", "--minutes"}  # which make flags of their settings' names
 FILES_TO_READ = [ROOT / f"minitrans/model/{name}.py" for name in
@@ -209,7 +207,7 @@ def test_its_counts_are_right() -> None:
     assert [*re.findall(r" ## (\d+)\. ", lesson)][-1] == "17"
     assert "seventeen questions" in README
     n_lines = sum(len(file.read_text("utf-8").splitlines()) for file in FILES_TO_READ)
-    assert f"less than {-(-n_lines // 100) * 100:,} lines" in README
+    assert f"fewer than {-(-n_lines // 100) * 100:,} lines" in README
     assert f"{TRAINING_BYTES_PER_PARAMETER} bytes a parameter" in scale
     assert f"at most {_TOKENIZER_PAIRS:,} pairs of the corpus" in training
     assert f"up to {MAX_BATCH_LINES} lines" in serve
