@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import yaml
+from command_helpers import write_files
 from trainings import fail, finish_process, last_error, read_sides, run_flags, spawn
 
 from minitrans import cli
 from minitrans.training import distillation
 from minitrans.training.config import parse_config
+from minitrans.training.run_folder import resume_or_restart_config
 from minitrans.translate.bundle import Bundle
 from minitrans.translate.translator import Translation, Translator
 
@@ -250,6 +252,15 @@ def test_ctrl_c_names_the_command_and_leaves_no_part(
     assert not list(corpus.glob("agreed*.zh"))
     monkeypatch.undo()
     assert distill(sixty_pair_corpus, distilled_copy, "--seed", "7") == 0
+
+
+def test_a_training_begins_anew_unless_it_has_a_checkpoint_to_resume_from(
+    sixty_pair_corpus: Path, tmp_path: Path
+) -> None:
+    config = parse_config(run_flags(sixty_pair_corpus, tmp_path))
+    for name in ("best.ckpt", "step-7.ckpt"):
+        write_files(tmp_path / "checkpoints", {name: b""})
+        assert resume_or_restart_config(config).resume == (name == "step-7.ckpt")
 
 
 def test_compiled_code_is_used_by_none_or_by_all(distilled: DistilledRun) -> None:
