@@ -133,7 +133,7 @@ def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | No
         UserError: The text does not fit the settings, or `cache_dir` cannot be written.
     """
     parts = train._fingerprint, config, config.spm_options, _TOKENIZER_PAIRS, sentencepiece.__version__, _reading_code()
-    path = _cache_folder(cache_dir) / f"{_cache_key(*parts)}.model"
+    path = _cache_path(cache_dir, ".model", *parts)
     if path.is_file():
         tokenizer = Tokenizer.load(path)
     else:
@@ -167,11 +167,10 @@ def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | 
     Raises:
         UserError: `cache_dir` cannot be written.
     """
-    folder = _cache_folder(cache_dir)
     ids = datasets.Sequence(datasets.Value("int32"))
     tokenized = DatasetDict()
     for split, pairs in corpus.items():
-        key = _cache_key(pairs._fingerprint, tokenizer.digest, _reading_code())
+        path = _cache_path(cache_dir, ".arrow", pairs._fingerprint, tokenizer.digest, _reading_code())
         processes = min(_n_cores(), len(pairs) // _PAIRS_PER_PROCESS)
         tokenized[split] = pairs.map(
             _encode_pairs,
@@ -179,8 +178,8 @@ def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | 
             fn_kwargs={"tokenizer": tokenizer},
             remove_columns=pairs.column_names,
             features=datasets.Features({"src_ids": ids, "tgt_ids": ids}),
-            cache_file_name=str(folder / f"{key}.arrow"),
-            new_fingerprint=key,
+            cache_file_name=str(path),
+            new_fingerprint=path.stem,
             num_proc=processes if processes > 1 else None,
             desc=f"tokenizing {split}",
         )
@@ -230,19 +229,16 @@ def _n_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _cache_folder(cache_dir: str | None) -> Path:
+def _cache_path(cache_dir: str | None, ending: str, *parts: object) -> Path:
+    """A file in the cache, named after everything that decides what it holds."""
     folder = Path(cache_dir or datasets.config.HF_DATASETS_CACHE) / "minitrans"
-    return make_folder(folder, "set data.cache_dir to another folder")
+    make_folder(folder, "set data.cache_dir to another folder")
+    return folder / f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}{ending}"
 
 
 def _reading_code() -> bytes:
     """The code that reads lines, for the keys of the cache: after an edit, text is read again."""
     return Path(reading.__file__).read_bytes()
-
-
-def _cache_key(*parts: object) -> str:
-    """Name a file in the cache after everything that decides what it holds."""
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
 def _read_split(split: OpenSplit, config: DataConfig) -> Dataset:
@@ -251,7 +247,7 @@ def _read_split(split: OpenSplit, config: DataConfig) -> Dataset:
     if not split.content_key:
         table = pa.concat_tables([PAIR_SCHEMA.empty_table(), *tables])
         return Dataset(datasets.table.InMemoryTable(table))
-    path = _cache_folder(config.cache_dir) / f"{_cache_key(_READER_VERSION, config.columns, *split.content_key)}.arrow"
+    path = _cache_path(config.cache_dir, ".arrow", _READER_VERSION, config.columns, *split.content_key)
     if not path.is_file():
         with atomic_open(path) as file, pa.ipc.new_stream(file, PAIR_SCHEMA) as writer:
             for table in tables:
@@ -290,7 +286,7 @@ def _slice_splits(splits: dict[str, Dataset], split: str, part: str) -> Dataset:
 
 def _hash_split(pairs: Dataset, config: DataConfig) -> PairHashes:
     """Hash a split, once: the result is kept on disk, because a million pairs take seconds."""
-    path = _cache_folder(config.cache_dir) / f"{_cache_key(_READER_VERSION, 'blake2b', pairs._fingerprint)}.npy"
+    path = _cache_path(config.cache_dir, ".npy", _READER_VERSION, "blake2b", pairs._fingerprint)
     if not path.is_file():
         with atomic_open(path) as file:
             np.save(file, np.stack(hash_pairs(pairs.data)))
