@@ -16,17 +16,8 @@ import sentencepiece
 from datasets import Dataset, DatasetDict, ReadInstruction
 from jsonargparse import ArgumentParser
 
+from minitrans.data import filters
 from minitrans.data.batching import IdRows
-from minitrans.data.filters import (
-    PairHashes,
-    duplicate_pairs,
-    empty_sides,
-    hash_pairs,
-    length_faults,
-    log_faults,
-    mark_kept,
-    overlap_faults,
-)
 from minitrans.data.readers import CHUNK, PAIR_SCHEMA, OpenSplit, is_path, open_splits, open_train, read_tables
 from minitrans.data.setting_types import read_settings
 from minitrans.data.settings import DataConfig
@@ -199,8 +190,8 @@ def filter_by_length(pairs: Dataset, purpose: str, max_len: int, limits: DataCon
         UserError: No pair is left.
     """
     src, tgt = (pc.list_value_length(_arrow_column(pairs, side)).to_numpy() + 1 for side in ("src_ids", "tgt_ids"))
-    faults = length_faults(src, tgt, max_len, limits)
-    kept = mark_kept(faults, purpose)
+    faults = filters.length_faults(src, tgt, max_len, limits)
+    kept = filters.mark_kept(faults, purpose)
     if not kept.any():
         raise UserError(f"none of {len(pairs)} {purpose} pairs is left: {' or '.join(faults)}; set other limits")
     return pairs if kept.all() else pairs.select(np.flatnonzero(kept))
@@ -284,28 +275,28 @@ def _slice_splits(splits: dict[str, Dataset], split: str, part: str) -> Dataset:
     )
 
 
-def _hash_split(pairs: Dataset, config: DataConfig) -> PairHashes:
+def _hash_split(pairs: Dataset, config: DataConfig) -> filters.PairHashes:
     """Hash a split, once: the result is kept on disk, because a million pairs take seconds."""
     path = _cache_path(config.cache_dir, ".npy", _READER_VERSION, "blake2b", pairs._fingerprint)
     if not path.is_file():
         with atomic_open(path) as file:
-            np.save(file, np.stack(hash_pairs(pairs.data)))
-    return PairHashes(*np.load(path))
+            np.save(file, np.stack(filters.hash_pairs(pairs.data)))
+    return filters.PairHashes(*np.load(path))
 
 
 def _without_faulty_pairs(train: Dataset, others: dict[str, Dataset], config: DataConfig) -> Dataset:
     hashes = {split: _hash_split(pairs, config) for split, pairs in others.items()}
     tests = {split: other for split, other in hashes.items() if split != "valid"}
-    log_faults(overlap_faults(hashes["valid"], tests), "validation")
-    own, empty = _hash_split(train, config), empty_sides(train.data)
+    filters.log_faults(filters.overlap_faults(hashes["valid"], tests), "validation")
+    own, empty = _hash_split(train, config), filters.empty_sides(train.data)
     faults = {"one side is empty": empty}
-    repeated = overlap_faults(own, hashes) | {"the same as an earlier pair": duplicate_pairs(own)}
+    repeated = filters.overlap_faults(own, hashes) | {"the same as an earlier pair": filters.duplicate_pairs(own)}
     purpose = "first training" if config.streaming else "training"
     if config.deduplicate:
         faults |= repeated
     else:
-        log_faults({fault: repeats & ~empty for fault, repeats in repeated.items()}, purpose)
-    kept = mark_kept(faults, purpose)
+        filters.log_faults({fault: repeats & ~empty for fault, repeats in repeated.items()}, purpose)
+    kept = filters.mark_kept(faults, purpose)
     if not kept.any():
         raise UserError(
             f"{config.path}: every training pair is left out: {' or '.join(faults)}; check data.source and data.target"
