@@ -54,8 +54,8 @@ def write_file(path: str | Path, content: bytes | str) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
-def make_folder(path: Path, advice: str) -> Path:
-    """Make a folder, unless it is there, and return its path.
+def make_folder(path: Path, advice: str) -> None:
+    """Make a folder, unless it is there.
 
     Raises:
         UserError: It cannot be made; the message ends with the advice.
@@ -64,7 +64,6 @@ def make_folder(path: Path, advice: str) -> Path:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; {advice}") from error
-    return path
 
 
 @contextmanager

@@ -246,18 +246,15 @@ def _line_pairs(source: UPath, target: UPath) -> Iterator[tuple[str, str]]:
 
 
 def _delimited_pairs(path: UPath, config: DataConfig) -> Iterator[tuple[str, str]]:
-    rows = _csv_fields(path) if _file_format(path) == ".csv" else _tsv_fields(path)
+    lines = enumerate(_read_lines(path), start=1)
+    tsv = ((number, line.split("\t")) for number, line in lines)  # no quoting: a quotation mark is text
+    rows = _csv_fields(path) if _file_format(path) == ".csv" else tsv
     _, header = next(rows, (0, []))
     source, target = (_column_index(header, column, str(path)) for column in config.columns)
     for number, fields in rows:
         if len(fields) != len(header):
             raise UserError(f"{path}, line {number}: {len(fields)} fields, but the header has {len(header)}")
         yield fields[source], fields[target]
-
-
-def _tsv_fields(path: UPath) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(_read_lines(path), start=1):
-        yield number, line.split("\t")  # no quoting: a quotation mark is text
 
 
 def _csv_fields(path: UPath) -> Iterator[tuple[int, list[str]]]:
