@@ -189,7 +189,8 @@ def filter_by_length(pairs: Dataset, purpose: str, max_len: int, limits: DataCon
     Raises:
         UserError: No pair is left.
     """
-    faults = filters.length_faults(*(rows.lengths + 1 for rows in read_id_rows(pairs)), max_len, limits)
+    src, tgt = read_id_rows(pairs)
+    faults = filters.length_faults(src.lengths + 1, tgt.lengths + 1, max_len, limits)
     kept = filters.mark_kept(faults, purpose)
     if not kept.any():
         raise UserError(f"none of {len(pairs)} {purpose} pairs is left: {' or '.join(faults)}; set other limits")

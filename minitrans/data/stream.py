@@ -104,9 +104,8 @@ class StreamLoader(ResumableLoader):
             targets += read[1]
         src, tgt = (self._encode_and_gather(lines) for lines in (sources, targets))
         unfit = length_faults(src.lengths + 1, tgt.lengths + 1, self._max_len, self._config)
-        kept = np.flatnonzero(
-            mark_kept(unfit, "first training") if log_left_out else ~np.any(list(unfit.values()), axis=0)
-        )
+        fit = mark_kept(unfit, "first training") if log_left_out else ~np.any(list(unfit.values()), axis=0)
+        kept = np.flatnonzero(fit)
         self.words = add_word_counts(self.words, () if words_counted else (sources[i] for i in kept))
         return src.take(kept), tgt.take(kept)
 
