@@ -30,20 +30,7 @@ from minitrans.pages.chart_svg import chart_as_svg
 from minitrans.pages.render import render_template, templates
 from minitrans.text.lines import escape_controls
 from minitrans.text.tokenizer import Tokenizer
-from minitrans.training.callbacks import (
-    LossAndRateLogger,
-    StopIfNotFinite,
-    TrainingProgress,
-    ValidationScorer,
-    WeightMovingAverage,
-)
-from minitrans.training.checkpoints import (
-    CheckpointWriter,
-    SafeCheckpointIO,
-    ckpt_step,
-    newest_intact_checkpoint,
-    read_checkpoint,
-)
+from minitrans.training import callbacks, checkpoints
 from minitrans.training.config import SETTINGS_FROM_TOKENIZER, RunConfig, check_model_memory
 from minitrans.training.curve import plot_training_curve
 from minitrans.training.module import TranslationModule
@@ -82,10 +69,9 @@ def train(config: RunConfig) -> dict[str, Scores]:
     with contextlib.ExitStack() as held:
         is_there = is_first_process() and claim_run(config, held)
         # A bad size fails here, not after the tokenizer has been trained; the ids are not known yet.
-        check_model_memory(
-            config.transformer_config(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2)
-        )
-        checkpoint = newest_intact_checkpoint(config.run_dir / CHECKPOINTS) if config.resume else None
+        sizes = config.transformer_config(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2)
+        check_model_memory(sizes)
+        checkpoint = checkpoints.newest_intact_checkpoint(config.run_dir / CHECKPOINTS) if config.resume else None
         trainer = _make_trainer(config, checkpoint)
         seed_everything(config.seed, verbose=False)
 
@@ -107,7 +93,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
         if not trainer.is_global_zero:
             return {}
 
-        best = read_checkpoint(config.run_dir / CHECKPOINTS / BEST)
+        best = checkpoints.read_checkpoint(config.run_dir / CHECKPOINTS / BEST)
         module.load_state_dict(best["state_dict"])
         model.to("cpu", torch.float32).eval()
         bundle = Bundle(model, tokenizer, config.data.source, config.data.target, _collect_training_words(config, data))
@@ -187,27 +173,27 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
     _check_devices(config.trainer)
     run_dir, log_every = config.run_dir, config.trainer["log_every_n_steps"]
     precision, reason = precision_and_reason(config.training.precision, config.trainer["accelerator"])
-    translations = ValidationScorer(config.compiled)
+    translations = callbacks.ValidationScorer(config.compiled)
     early = EarlyStopping("val_bleu", 0.0, config.training.patience, mode="max", check_on_train_epoch_end=False)
-    callbacks: list[Callback] = [
+    own: list[Callback] = [
         translations,  # before the averaging, see there
-        WeightMovingAverage(config.training.ema_decay),
+        callbacks.WeightMovingAverage(config.training.ema_decay),
         early,
-        TrainingProgress(translations, f"precision: {precision} ({reason})"),
-        StopIfNotFinite(run_dir / CHECKPOINTS),
-        LossAndRateLogger(run_dir / METRICS, every=50 if log_every is None else log_every),
-        CheckpointWriter(run_dir / CHECKPOINTS, config.training, early),
+        callbacks.TrainingProgress(translations, f"precision: {precision} ({reason})"),
+        callbacks.StopIfNotFinite(run_dir / CHECKPOINTS),
+        callbacks.LossAndRateLogger(run_dir / METRICS, every=50 if log_every is None else log_every),
+        checkpoints.CheckpointWriter(run_dir / CHECKPOINTS, config.training, early),
     ]
     tensorboard = TensorBoardLogger(  # it shows no step twice
-        run_dir, name="", version=TENSORBOARD, purge_step=ckpt_step(checkpoint) if checkpoint else None
+        run_dir, name="", version=TENSORBOARD, purge_step=checkpoints.ckpt_step(checkpoint) if checkpoint else None
     )
     try:
         trainer = Trainer(
             **config.trainer | {"log_every_n_steps": 0},  # `LossAndRateLogger` does it
             precision=TRAINER_PRECISIONS[precision],
             logger=[CSVLogger(run_dir, name="", version=""), tensorboard],
-            callbacks=callbacks,
-            plugins=[SafeCheckpointIO()],
+            callbacks=own,
+            plugins=[checkpoints.SafeCheckpointIO()],
             default_root_dir=run_dir,
             num_sanity_val_steps=0,
             use_distributed_sampler=False,
@@ -266,9 +252,8 @@ def _fit(
             ) from error
     except Exception as error:
         if trainer.local_rank > 0:
-            time.sleep(
-                WAIT_FOR_REPORT_S
-            )  # the first reports the error and ends this process, unless only this one failed
+            # The first reports the error and ends this process, unless only this one failed.
+            time.sleep(WAIT_FOR_REPORT_S)
         broken = isinstance(error, RuntimeError)  # perhaps a lost connection to a process that is about to end
         if codes := _end_child_processes(trainer, WAIT_FOR_REPORT_S / 2 if broken else 0):
             raise UserError(f"a training process ended with code {codes[0]}; see its messages above") from error
