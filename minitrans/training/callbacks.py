@@ -146,9 +146,7 @@ class LossAndRateLogger(Callback):
         """Note where the step begins, and its learning rate."""
         self.step, self.rate = trainer.global_step, trainer.optimizers[0].param_groups[0]["lr"]
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
         """Log the step, unless gradients are still being summed up."""
         step = trainer.global_step
         if step > self.step and self.every and step % self.every == 0:
@@ -219,9 +217,7 @@ class TrainingProgress(ProgressBar):
         """Start the clock: speed is that of the training steps, without validation."""
         self.step_began = time.perf_counter()
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
         """Move the bar, or print a line if one is due."""
         self.seconds += time.perf_counter() - self.step_began
         now, step = time.monotonic(), trainer.global_step

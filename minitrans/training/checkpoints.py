@@ -44,9 +44,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
                 f"{error}; correct that, then use --resume to continue from the checkpoint before"
             ) from error
 
-    def load_checkpoint(
-        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
-    ) -> dict[str, Any]:
+    def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
         """See `read_checkpoint`."""
         return read_checkpoint(Path(path))
 
@@ -95,9 +93,8 @@ def newest_intact_checkpoint(folder: Path) -> Path:
 
 def step_checkpoints_newest_first(folder: Path) -> list[Path]:
     """The checkpoints to resume from, the newest first."""
-    return sorted(
-        (path for path in folder.glob("step-*.ckpt") if path.stem[5:].isdecimal()), key=ckpt_step, reverse=True
-    )
+    paths = [path for path in folder.glob("step-*.ckpt") if path.stem[5:].isdecimal()]
+    return sorted(paths, key=ckpt_step, reverse=True)
 
 
 def ckpt_step(path: Path) -> int:
@@ -139,9 +136,7 @@ class CheckpointWriter(Checkpoint):
         self.heard = True
         print("stopping after this step; once more to stop at once", file=sys.stderr)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
         """Write a checkpoint if one is due, unless a validation comes first."""
         if trainer.global_step == self.step:  # gradients are still being summed up, and no checkpoint holds them
             return

@@ -194,9 +194,7 @@ def parse_config(argv: Sequence[str], command: str = "train", description: str =
         allow_abbrev=False,
     )
     parser.add_argument("--config", action="config", help="YAML file with settings; flags after it override it")
-    parser.add_argument(
-        "--run-dir", type=str | None, help="run folder; without it, runs/ and the name of the YAML file"
-    )
+    parser.add_argument("--run-dir", type=str | None, help="run folder; without it, runs/ and the YAML file's name")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.add_argument("--seed", type=Seed, default=1, help="decides initial weights, order of data, noise, dropout")
     compiled = "whether to use compiled code: auto, if it gives the model's own numbers; off, never; require, or stop"
