@@ -106,19 +106,17 @@ class Api:
 
     def serve(self, listening: socket.socket) -> None:
         """Serve until SIGTERM or Ctrl-C; then answer the requests already accepted, for half a minute at most."""
-        server = uvicorn.Server(
-            uvicorn.Config(
-                self,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                ws="none",
-                limit_concurrency=500,  # connections; one more is answered 503
-                timeout_graceful_shutdown=30,
-            )
+        config = uvicorn.Config(
+            self,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            ws="none",
+            limit_concurrency=500,  # connections; one more is answered 503
+            timeout_graceful_shutdown=30,
         )
         with contextlib.suppress(KeyboardInterrupt):
-            server.run([listening])
+            uvicorn.Server(config).run([listening])
 
     async def _translate(self, request: Request) -> Response:
         params = await self._params_within_limits(request)
@@ -160,12 +158,10 @@ class Api:
         return JSONResponse([{**_language_entry(code), "targets": targets[code]} for code in codes])
 
     async def _settings(self, _: Request) -> Response:
-        source, target = next(iter(self._translators))
+        source, target = map(_language_entry, next(iter(self._translators)))
         lacking = dict.fromkeys(("apiKeys", "keyRequired", "suggestions", "filesTranslation"), False)
         limits = {"charLimit": self._char_limit, "frontendTimeout": 500, "supportedFilesFormat": []}
-        return JSONResponse(
-            {**limits, **lacking, "language": {"source": _language_entry(source), "target": _language_entry(target)}}
-        )
+        return JSONResponse({**limits, **lacking, "language": {"source": source, "target": target}})
 
     async def _page(self, _: Request) -> Response:
         given = {"pairs": [*self._translators], "char_limit": self._char_limit, "explained": MAX_EXPLAINED_SENTENCES}
