@@ -85,10 +85,8 @@ def _compile_and_load(source: Path) -> ctypes.CDLL | str:
         return f"CXX is {command!r}, which is no command ({error})"
     if not compiler:
         return "no C++ compiler is here; install one, such as g++"
-    key = hashlib.sha256(
-        repr([source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, compiler, _cpu_features()]).encode()
-    )
-    name = f"{source.stem}-{key.hexdigest()[:32]}"
+    parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, compiler, _cpu_features()]
+    name = f"{source.stem}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minitrans"
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)

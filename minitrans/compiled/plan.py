@@ -117,9 +117,7 @@ def read_plan(model: Transformer) -> Plan:
     """
     if _has_any_global_hook():
         raise NotAdmittedError("a hook is set on all modules of the process")
-    _check_module(
-        "", model, {TYPE: Transformer} if type(model) is not Transformer else known_architecture(model.config)
-    )
+    _check_module("", model, known_architecture(model.config) if type(model) is Transformer else {TYPE: Transformer})
     tables = model.src_embedding.weight, model.tgt_embedding.weight, model.output.weight
     n_tables = len({id(table) for table in tables})
     if n_tables == 2:

@@ -109,10 +109,8 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
     source, target = attention.source_ids, attention.target_ids
     shown = dict(zip((*source, *target), (*attention.source, *attention.target), strict=True))
     padding = [tokenizer.pad_id] * min(N_PADDING_PIECES, model.config.max_len - len(source))
-    device = model.positions.device
-    src_ids, tgt_in, tgt_out = (
-        torch.tensor([ids], device=device) for ids in (source + padding, target[:-1], target[1:])
-    )
+    sides = source + padding, target[:-1], target[1:]
+    src_ids, tgt_in, tgt_out = (torch.tensor([ids], device=model.positions.device) for ids in sides)
 
     memory, src_mask, hidden, kinds = traced_full_pass(model, src_ids, tgt_in)
     logits = model.output(hidden)  # (1, T, V)
