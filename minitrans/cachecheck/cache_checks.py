@@ -152,9 +152,8 @@ def score_deviation(case: ModelAndTokens[Any], targets: Tensor) -> Deviation:
 
     pieces = zip(case.tokens.split(1, 1), targets.split(1, 1), strict=True)
     steps = torch.cat([log_p_of(case.feed(token, cache)[0], target) for token, target in pieces], 1)
-    stepped, forced = (
-        (log_p * counts).sum(1) / counts.sum(1) for log_p in (steps, log_p_of(case.full_pass()[0], targets))
-    )
+    full_pass = log_p_of(case.full_pass()[0], targets)
+    stepped, forced = ((log_p * counts).sum(1) / counts.sum(1) for log_p in (steps, full_pass))
     return deviation(stepped.to(case.model.dtype), forced)
 
 

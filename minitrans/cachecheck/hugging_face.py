@@ -345,9 +345,7 @@ def adapter_by_name() -> dict[str, tuple[str, type[HFModel]]]:
         (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, DecoderOnly),
         (modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, EncoderDecoder),
     ]
-    return {
-        key: (name, kind) for names, kind in kinds for name, class_name in names.items() for key in (name, class_name)
-    }
+    return {key: (name, kind) for names, kind in kinds for name, class_ in names.items() for key in (name, class_)}
 
 
 def small_model(architecture: str, **settings: object) -> HFModel:

@@ -134,9 +134,7 @@ def loaded_steps_are_full_pass(subject: ModelAndPairs) -> float:
     file.seek(0)
     loaded = Transformer(model.config).to(subject.dtype).eval()
     loaded.load_state_dict(torch.load(file, weights_only=True))
-    return cache_checks.step_deviation(
-        model_and_tokens(loaded, src_ids, tgt_in), reference_model=TransformerAdapter(model)
-    )
+    return cache_checks.step_deviation(model_and_tokens(loaded, src_ids, tgt_in), TransformerAdapter(model))
 
 
 @claim(
@@ -210,9 +208,8 @@ def beam_scores_are_teacher_forced(subject: ModelAndPairs) -> float:
 def running_example_is_translated(subject: ModelAndPairs) -> float:
     """The running example comes out right: a model that has learnt its three sentences translates them."""
     model, examples = overfit_running_example()
-    known = [
-        (subject.model, *pair) for pair in subject.known_pairs if forced_loss(subject.model, [pair]) < MAX_LEARNT_LOSS
-    ]
+    given = subject.model
+    known = [(given, *pair) for pair in subject.known_pairs if forced_loss(given, [pair]) < MAX_LEARNT_LOSS]
     n_wrong = 0
     for translator, source, target in [*((model, *pair) for pair in examples), *known]:
         src_ids = torch.tensor([[*source, translator.config.eos_id]])
