@@ -120,9 +120,7 @@ def final_config(config: RunConfig, folder: Path) -> RunConfig:
     return replace(model, training=training)
 
 
-def agreed_translations(
-    students: Sequence[Translator], backward_teacher: Translator, sources: Sequence[str]
-) -> list[str]:
+def agreed_translations(students: Sequence[Translator], backward: Translator, sources: Sequence[str]) -> list[str]:
     """For each source the translation that the students together and a teacher of the other direction like best.
 
     Candidates are the BEAM_SIZE best of each student. They are ranked by a sum: the mean log-probability from the
@@ -137,7 +135,7 @@ def agreed_translations(
     given = [source for source, row in zip(sources, candidates, strict=True) for _ in row]
     targets = [target for row in candidates for target in row]
     likes = np.array([np.mean(log_ps) + VOTE_WEIGHT * len(log_ps) for row in candidates for log_ps in row.values()])
-    likes += BACKWARD_WEIGHT * pair_log_probs(backward_teacher, targets, given)
+    likes += BACKWARD_WEIGHT * pair_log_probs(backward, targets, given)
     likes += LENGTH_WEIGHT * np.array([len(ids) for ids in students[0].bundle.tokenizer.encode_batch(targets)])
     ends = np.cumsum([len(row) for row in candidates])
     return [[*row][np.argmax(own)] for row, own in zip(candidates, np.split(likes, ends[:-1]), strict=True)]
