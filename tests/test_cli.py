@@ -202,8 +202,7 @@ sys.exit(cli.main(sys.argv[2:]))
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "part", "n_done"),
-    [(signal.SIGKILL, -9, [], 6), (signal.SIGINT, 130, ["--part", "2/2"], 2)],
+    ("number", "code", "part", "n_done"), [(signal.SIGKILL, -9, [], 6), (signal.SIGINT, 130, ["--part", "2/2"], 2)]
 )
 def test_an_interrupted_translation_goes_on(
     tiny_run: Path,

@@ -8,13 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.data import batching, loader
-from minitrans.data.batching import (
-    Batch,
-    IdRows,
-    collate,
-    collate_rows,
-    plan_batches,
-)
+from minitrans.data.batching import Batch, IdRows, collate, collate_rows, plan_batches
 from minitrans.data.loader import EpochLoader
 from minitrans.errors import UserError
 

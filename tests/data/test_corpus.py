@@ -10,25 +10,12 @@ import datasets
 import pyarrow as pa
 import pytest
 from command_helpers import parquet_bytes, write_files
-from corpora import (
-    Pairs,
-    data_config,
-    long_pairs,
-    needs_proc_status,
-    printed_int,
-    stand_in_for_the_hub,
-    write_pairs,
-)
+from corpora import Pairs, data_config, long_pairs, needs_proc_status, printed_int, stand_in_for_the_hub, write_pairs
 from datasets import DatasetDict
 
 from minitrans.data import corpus as corpus_module
 from minitrans.data import readers
-from minitrans.data.corpus import (
-    load_corpus,
-    read_id_rows,
-    tokenize_corpus,
-    train_tokenizer,
-)
+from minitrans.data.corpus import load_corpus, read_id_rows, tokenize_corpus, train_tokenizer
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig

@@ -8,14 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import ATOL, PAD, assert_close, needs_compiled, random_ids, random_model, random_tensor, random_tgt_in
-from loss_cases import (
-    HIDDEN_WEIGHT_DTYPES,
-    LinearLoss,
-    max_logit_rows,
-    plain_loss,
-    random_case,
-    with_gradients,
-)
+from loss_cases import HIDDEN_WEIGHT_DTYPES, LinearLoss, max_logit_rows, plain_loss, random_case, with_gradients
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 

@@ -16,15 +16,7 @@ from lightning.pytorch import LightningModule, Trainer
 from minitrans.data.batching import Batch
 
 TINY_SETTINGS = Settings(
-    pairs=300,
-    batch_tokens=200,
-    vocab_size=150,
-    n_layers=1,
-    d_model=16,
-    d_ff=24,
-    n_heads=2,
-    minutes=0.0,
-    threads=1,
+    pairs=300, batch_tokens=200, vocab_size=150, n_layers=1, d_model=16, d_ff=24, n_heads=2, minutes=0.0, threads=1
 )
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in vars(TINY_SETTINGS).items() if value is not None]
 THIS_MACHINE = bench_train.describe_machine() if "transformers" in INSTALLED_PEERS else {}
