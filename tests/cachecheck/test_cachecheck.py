@@ -237,9 +237,7 @@ def test_rows_whose_scores_change_places_are_noticed() -> None:
 
 
 @pytest.mark.parametrize(("window_sizes", "longest"), [((), LONG_LENGTH), ((9,), 29)])
-def test_where_no_position_is_the_last_long_sentences_go_far_beyond_windows(
-    window_sizes: tuple[int, ...], longest: int
-) -> None:
+def test_without_a_last_position_long_sentences_go_beyond_windows(window_sizes: tuple[int, ...], longest: int) -> None:
     weights = torch.randn(V, V, dtype=torch.float64)
 
     def measured(wrong_from: int) -> Result:
@@ -378,9 +376,7 @@ def test_a_gradient_is_taken_only_from_what_embeds_the_tokens(calls: list[tuple[
 
 
 @pytest.mark.parametrize("error", [NotOfferedError, RuntimeError, ValueError, TypeError])
-def test_a_model_that_lacks_float64_is_measured_in_what_it_has(
-    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
-) -> None:
+def test_without_float64_it_is_measured_in_what_it_has(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
     class Float32Only(Toy):
         def to(self, dtype: torch.dtype) -> Toy:
             if dtype == torch.float64:

@@ -143,9 +143,7 @@ def test_a_failed_check_ends_with_code_1_and_is_explained(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("name", "n_programs"), [pytest.param("opt", 4, marks=pytest.mark.slow), ("bart", 1)])
-def test_the_programs_of_an_issue_show_nothing_of_a_right_model(
-    name: str, n_programs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_of_an_issue_pass_a_right_model(name: str, n_programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = hugging_face.small_model(name).to(torch.float64)
     monkeypatch.setattr(issue, "MAX_DRAFT", 2)
     assert issue.shortest_failing_chunks(random_case(model), FLOAT64_TOLERANCE) is None

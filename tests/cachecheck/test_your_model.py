@@ -99,9 +99,7 @@ def test_a_cache_class_of_ones_own_is_what_is_checked(my_project: Any) -> None:
 
 
 @pytest.mark.parametrize("snippet", [block for block in SNIPPETS if "MyDecoder" in block and block != PLUGIN_SNIPPET])
-def test_control_a_wrong_step_fails_in_every_snippet(
-    my_project: Any, monkeypatch: pytest.MonkeyPatch, snippet: str
-) -> None:
+def test_control_snippets_fail_a_wrong_step(my_project: Any, monkeypatch: pytest.MonkeyPatch, snippet: str) -> None:
     monkeypatch.setattr(MyDecoder, "position_shift", 1)
     with pytest.raises(AssertionError, match=r"(?m)^steps: "):
         run_snippets_and_tests([SNIPPETS[0].split("def test")[0], snippet])

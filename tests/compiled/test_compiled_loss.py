@@ -37,9 +37,7 @@ def test_the_real_rows_alone_are_computed(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(("dtype", "of_weight"), HIDDEN_WEIGHT_DTYPES)
-def test_the_dtype_of_the_hidden_states_decides_and_autocast_does_not(
-    dtype: torch.dtype, of_weight: torch.dtype
-) -> None:
+def test_the_dtype_of_the_hidden_states_decides_not_autocast(dtype: torch.dtype, of_weight: torch.dtype) -> None:
     hidden, weight, tgt_out = random_case([CHUNK_ROWS + 3, 70])
     case = hidden.detach().to(dtype).requires_grad_(), weight.detach().to(of_weight).requires_grad_(), tgt_out
     want = with_gradients(linear_cross_entropy, *case)

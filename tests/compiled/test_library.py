@@ -98,9 +98,7 @@ def test_each_source_is_compiled_once_and_anew_for_another_header_or_processor(
         assert len(list(cache.iterdir())) == n
 
 
-def test_a_library_that_another_process_removes_meanwhile_is_compiled_anew(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_another_process_removes_is_compiled_anew(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     path, _ = load()
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", lambda each: (each.unlink() if each == path else None) or READ_BYTES(each))

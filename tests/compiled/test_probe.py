@@ -209,9 +209,7 @@ def test_what_is_wrong_by_its_own_size_is_noticed(
         ("nan", "compiled code is not finite in the log-probabilities of step 1 ("),
     ],
 )
-def test_a_stepper_that_is_slightly_wrong_is_noticed(
-    fault: str, what: str, dtype: torch.dtype, monkeypatch: Patch
-) -> None:
+def test_a_slightly_wrong_stepper_is_noticed(fault: str, what: str, dtype: torch.dtype, monkeypatch: Patch) -> None:
     next_tokens = CompiledStepper.next_tokens
 
     def wrong(self: CompiledStepper, tokens: Tensor, state: CompiledState, n: int) -> tuple[Tensor, Tensor]:

@@ -101,9 +101,7 @@ def test_a_state_of_a_longer_epoch_is_refused() -> None:
 
 
 @pytest.mark.parametrize("n", [3, 5, 7, 100])
-def test_several_processes_see_every_row_once_in_as_many_batches_of_the_same_plan(
-    n: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_see_every_row_once_in_as_many_batches_of_one_plan(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, parts = make_loader(), [make_loader() for _ in range(n)]
     assert len(whole) % n, "some process has to go without in the last step"
     for _ in range(2):  # epochs

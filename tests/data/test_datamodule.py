@@ -40,9 +40,7 @@ def test_an_epoch_holds_every_training_pair_once(folder: Path, tokenizer: Tokeni
     assert 0.7 * 200 < max(ids.numel() for batch in batches for ids in batch) <= 200
 
 
-def test_validation_holds_every_pair_that_fits(
-    folder: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_validation_holds_what_fits(folder: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
     loader = data_module(folder, tokenizer).val_dataloader()
     left_out = [message for message in caplog.messages if "left out" in message]
     assert left_out == [f"left out 1 of {len(VALID)} validation pairs: longer than max_len, 20 tokens"]
@@ -60,9 +58,7 @@ def test_texts_leave_nothing_out(folder: Path, tokenizer: Tokenizer) -> None:
         assert data.texts(split) == tuple(map(list, zip(*pairs, strict=True)))
 
 
-def test_limits_of_length_hold_in_training_alone(
-    folder: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_limits_hold_in_training_alone(folder: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
     lengths = {pair: sorted(1 + len(ids) for ids in tokenizer.encode_batch(pair)) for pair in TRAIN}
     longest = sorted({longer for _, longer in lengths.values()})[-2]
     ratio = sorted({longer / shorter for shorter, longer in lengths.values() if longer <= longest})[-2]

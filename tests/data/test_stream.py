@@ -278,9 +278,7 @@ def test_the_words_of_lines_are_those_of_each(lines: list[str]) -> None:
     assert add_word_counts(Counter(), lines) == Counter(word for line in lines for word in lowercase_words(line))
 
 
-def test_words_are_counted_until_they_are_too_many(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_words_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("minitrans.data.stream.MAX_WORDS", 4)
     with caplog.at_level(logging.WARNING, "minitrans"):
         counts = add_word_counts(add_word_counts(Counter(), ["a B c", "b b"]), ["D a"])

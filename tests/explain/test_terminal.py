@@ -47,9 +47,7 @@ def test_columns_that_do_not_fit_stand_below(traced: TracedTranslation) -> None:
     assert list(draw_cross_attention(drawn, 1))[1::2] == ["  aaaa", "  bbbb", "  cccc", "  EOS"]
 
 
-def test_the_command_prints_each_text(
-    tiny_run: Path, traced: TracedTranslation, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_command_prints_texts(tiny_run: Path, traced: TracedTranslation, caplog: pytest.LogCaptureFixture) -> None:
     one = "\n".join(draw_cross_attention(traced, 10_000)) + "\n"
     assert run_cli("explain", tiny_run, "I love you.", " ", "I love you.")[:2] == (0, f"{one}\n{one}")
     assert caplog.messages == ["text 2 is blank: it is left out"]

@@ -145,9 +145,7 @@ def test_10_000_hostile_lines_have_our_ids_and_our_text(model_type: ModelType) -
 # -- the card -------------------------------------------------------------------------------------------------------
 
 
-def test_its_card_translates_as_we_do_where_our_package_is_not_installed(
-    translator: Translator, tmp_path: Path
-) -> None:
+def test_its_card_translates_as_we_do_without_our_package(translator: Translator, tmp_path: Path) -> None:
     export(translator.bundle, tmp_path / "engine")
     assert run_readme_code(tmp_path / "engine", LINES, "sentencepiece") == translator.translate(LINES)
 

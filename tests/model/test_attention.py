@@ -117,9 +117,7 @@ def multi_head(seed: int, n_heads: int = H, d_head: int | None = DH) -> MultiHea
     return randomize(MultiHeadAttention(D, n_heads, d_head), seed)
 
 
-def test_self_attention_is_one_product_and_a_source_in_the_cache_is_not_projected_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_self_attention_is_one_product_and_a_cached_source_not_projected_again(monkeypatch: pytest.MonkeyPatch) -> None:
     module = multi_head(3)
     x, memory = random_tensor(4, B, TQ, D), random_tensor(5, B, TK, D)
     source = KeyValues(*module.project(memory, 1, 3))

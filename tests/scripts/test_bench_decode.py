@@ -111,9 +111,7 @@ def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
 
 @needs_peers
 @pytest.mark.usefixtures("patch_for_quick_comparison")
-def test_a_peer_that_decodes_something_else_is_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_peer_that_differs_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def cut_off(self: object, sources: IdLists, beam: int = 1) -> IdLists:
         return [[] for _ in sources]
 

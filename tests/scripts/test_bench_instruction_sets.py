@@ -39,9 +39,7 @@ def test_a_program_starts_again_held_to_it(tmp_path: Path) -> None:
         (None, CPU_FLAGS[1:]),
     ],
 )
-def test_flags_are_those_that_may_be_used(
-    name: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flags_are_what_may_be_used(name: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     held = instruction_sets.INSTRUCTION_SETS[name].environment if name else {}
     monkeypatch.setattr("os.environ", held)
     assert instruction_sets.usable_flags(CPU_FLAGS) == expected

@@ -33,9 +33,7 @@ def test_slow_measurements_end_in_time(clock: SimpleNamespace) -> None:
     assert 0 < five.seconds_left() < 5
 
 
-def test_progress_is_told_while_a_measurement_lasts(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_of_a_measurement_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert time_budget.PROGRESS_INTERVAL <= 20
     monkeypatch.setattr(time_budget, "PROGRESS_INTERVAL", 0.01)
     with TimeBudget("bench", 2) as two:

@@ -169,9 +169,7 @@ def test_json_holds_every_number_that_the_processor_can_give(
 
 
 @needs_transformers
-def test_an_interrupt_leaves_what_was_measured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupt_leaves_measurements(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     result = json.loads(interrupted_output("peak_memory", bench_train, ["--json", *FLAGS], monkeypatch, capsys))
     assert result["interrupted"]
     assert min(row["ms"] for row in result["contenders"]) > 0
@@ -205,8 +203,6 @@ def test_bad_usage_is_one_line(flags: list[str], complaint: str, capsys: pytest.
     assert complaint in refusal_line(bench_train, [*FLAGS, *flags], capsys)
 
 
-def test_without_transformers_it_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_transformers_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert "minitrans[bench]" in refusal_line(bench_train, FLAGS, capsys)

@@ -53,9 +53,7 @@ def test_a_row_says_what_caught_it_and_what_that_looked_like() -> None:
         ({**ALL_EXACT, "chunks": Outcome(float("nan"), False, "")}, ALL_EXACT, ["chunks"]),
     ],
 )
-def test_caught_is_what_fails_and_then_passes(
-    bad: dict[str, Outcome], fixed: dict[str, Outcome], caught: list[str]
-) -> None:
+def test_caught_is_what_the_fix_corrects(bad: dict[str, Outcome], fixed: dict[str, Outcome], caught: list[str]) -> None:
     assert catching_checks(bad, fixed) == caught
 
 

@@ -89,9 +89,7 @@ def test_minutes_are_not_told_where_some_are_not_known(minutes: str | None, tmp_
     assert results_table.mean_minutes([1.0, spent]) == "-"
 
 
-def test_minutes_are_counted_until_it_is_interrupted(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_minutes_count_until_interrupted(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     began, spent = time.perf_counter(), tmp_path / "runs" / "tiny-teachers.minutes"
 
     def interrupted(*_: object) -> None:

@@ -159,9 +159,7 @@ def test_no_more_is_read_than_one_list_ahead(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("fault", "told"), [(OSError(5, "Input/output error"), UserError), (MemoryError(), MemoryError)]
 )
-def test_a_stream_that_cannot_be_read_is_told(
-    fault: Exception, told: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_stream_is_told(fault: Exception, told: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(stream: BinaryIO, name: str, numbers: range) -> Iterator[str]:
         yield "a"
         raise fault

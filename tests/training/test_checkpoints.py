@@ -272,9 +272,7 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_not_unpacked(tiny_run: Path
 # -- A full disk, a loss that is no number --------------------------------------------------------------------------
 
 
-def test_a_full_disk_leaves_the_checkpoint_before(
-    corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
-) -> None:
+def test_a_full_disk_leaves_old_checkpoints(corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     run_dir = tmp_path / "run"
     save = CheckpointWriter._save_if_due
 

@@ -157,9 +157,7 @@ def test_the_log_probability_of_a_translation_is_its_score(tiny_run: Path, monke
     assert near.mean() > 0.7  # pieces that spell the same are others now and then
 
 
-def test_students_agree_on_the_candidate_that_they_and_the_teacher_like(
-    tiny_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_students_agree_on_what_they_and_the_teacher_like(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers as they might be, and what each part of the formula makes of them."""
     bundle = Translator.load(tiny_run).bundle
 
@@ -216,9 +214,7 @@ def test_it_goes_on_where_it_was_interrupted(sixty_pair_corpus: Path, distilled_
     assert {path: path.read_bytes() for path in made} == made
 
 
-def test_a_run_of_other_settings_is_not_taken_for_done(
-    sixty_pair_corpus: Path, distilled_copy: Path, capsys: Capture
-) -> None:
+def test_a_run_of_other_settings_is_refused(sixty_pair_corpus: Path, distilled_copy: Path, capsys: Capture) -> None:
     teacher = distilled_copy.with_name("run-teachers") / "forward1"
     for flags, other in (("--seed 2", distilled_copy), ("--seed 7 --model.dropout 0.3", teacher)):
         assert distill(sixty_pair_corpus, distilled_copy, *flags.split()) == 2
@@ -254,9 +250,7 @@ def test_ctrl_c_names_the_command_and_leaves_no_part(
     assert distill(sixty_pair_corpus, distilled_copy, "--seed", "7") == 0
 
 
-def test_a_training_begins_anew_unless_it_has_a_checkpoint_to_resume_from(
-    sixty_pair_corpus: Path, tmp_path: Path
-) -> None:
+def test_a_training_begins_anew_without_a_checkpoint_to_resume_from(sixty_pair_corpus: Path, tmp_path: Path) -> None:
     config = parse_config(run_flags(sixty_pair_corpus, tmp_path))
     for name in ("best.ckpt", "step-7.ckpt"):
         write_files(tmp_path / "checkpoints", {name: b""})

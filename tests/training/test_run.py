@@ -156,9 +156,7 @@ def test_a_validation_logs_scores_and_shows_translations_with_sources(
 # -- From the weights of another run --------------------------------------------------------------------------------
 
 
-def test_training_begins_with_the_weights_the_tokenizer_and_the_words_of_a_run(
-    tiny_run: Path, corpus: Path, tmp_path: Path
-) -> None:
+def test_training_takes_weights_tokenizer_and_words_of_a_run(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
     """And where that run does not tell its words, nothing is said of words."""
     other = shutil.copytree(tiny_run, tmp_path / "other")
     sizes = json.loads((other / "model.json").read_text())
@@ -182,9 +180,7 @@ def test_training_begins_with_the_weights_the_tokenizer_and_the_words_of_a_run(
 # -- What is not ours -----------------------------------------------------------------------------------------------
 
 
-def test_overwrite_replaces_a_run_and_removes_only_what_a_training_wrote(
-    tiny_run: Path, corpus: Path, tmp_path: Path
-) -> None:
+def test_overwrite_replaces_only_what_a_training_wrote(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
     run_dir = shutil.copytree(tiny_run, tmp_path / "run")
     theirs = ["thesis.doc", "config.yaml.bak", "checkpoints/step-one.ckpt", "tensorboard/notes.txt", "sources/main.c"]
     (run_dir / "sources").mkdir()
@@ -202,9 +198,7 @@ def test_overwrite_replaces_a_run_and_removes_only_what_a_training_wrote(
     assert not (run_dir / "model.json.123.tmp").exists()
 
 
-def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(
-    tiny_run: Path, corpus: Path, tmp_path: Path
-) -> None:
+def test_a_folder_in_use_is_refused_until_that_process_is_dead(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
     run_dir, new = shutil.copytree(tiny_run, tmp_path / "run"), tmp_path / "new"
     new.mkdir()
     begun = mock.Mock(run_dir=new, yaml_text=""), False, ExitStack(), mock.Mock(), None

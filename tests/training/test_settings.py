@@ -166,9 +166,7 @@ def test_the_logged_rate_is_that_of_the_step(train: Train) -> None:
     assert "lr-AdamW" not in (never.folder / "metrics.csv").read_text()
 
 
-def test_a_validation_is_of_the_averaged_weights_and_has_their_plain_loss(
-    train: Train, corpus: Path, monkeypatch: Patch
-) -> None:
+def test_a_validation_is_of_averaged_weights_and_plain_loss(train: Train, corpus: Path, monkeypatch: Patch) -> None:
     translated_with: list[Tensor] = []
 
     def translator(bundle: Bundle, *arguments: Any) -> Translator:

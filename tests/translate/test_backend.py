@@ -286,9 +286,7 @@ CHANGES_AFTER_LOADING: dict[str, Callable[[Transformer, Patch], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES_AFTER_LOADING)
-def test_what_changes_after_loading_changes_the_next_translation(
-    change: str, bundle: Bundle, monkeypatch: Patch
-) -> None:
+def test_a_change_after_loading_changes_the_next_translation(change: str, bundle: Bundle, monkeypatch: Patch) -> None:
     translator = Translator(bundle)
     before = translator.translate(LINES)
     CHANGES_AFTER_LOADING[change](bundle.model, monkeypatch)

@@ -143,9 +143,7 @@ def test_a_line_is_as_unsure_as_its_worst_sentence(translator: Translator, monke
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_what_scores_below_the_threshold_is_unsure_whatever_the_length_penalty(
-    translator: Translator, beam: int
-) -> None:
+def test_what_scores_below_the_threshold_is_unsure_whatever_the_penalty(translator: Translator, beam: int) -> None:
     lines = (TEST_CORPUS_DIR / "test.en").read_text(encoding="utf-8").splitlines()[:60]
     lines = [line for line in lines if not translator.unknown_words(line)]
     translator = Translator(replace(translator.bundle, threshold=None))
@@ -180,9 +178,7 @@ def test_a_translation_without_eos_has_one_token_less(random_translator: Transla
             assert translation.unsure is unsure
 
 
-def test_a_batch_of_beams_holds_no_more_tokens_than_one_without(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_of_beams_holds_no_more_tokens(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = []
 
     def spy(model: Transformer, src_ids: Tensor, beam: int, length_penalty: float) -> list[list[Hypothesis]]:
@@ -259,9 +255,7 @@ def test_several_threads_get_what_one_gets(translator: Translator) -> None:
 
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("batch_tokens", [1, 30, 100_000])
-def test_the_order_is_that_of_the_lines_whatever_the_batches(
-    random_translator: Translator, beam: int, batch_tokens: int
-) -> None:
+def test_the_order_of_lines_is_kept_by_all_batches(random_translator: Translator, beam: int, batch_tokens: int) -> None:
     """Random weights give each line another translation."""
     lines = ["a b c d e f", "a", "", "a b", "f e", "a b c d"]
     want = [random_translator.translations([line], beam, attention=True)[0] for line in lines]
@@ -320,9 +314,7 @@ def test_without_a_cache_each_prefix_is_computed_anew(translator: Translator, ra
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_a_run_is_loaded_in_the_dtype_that_is_asked_for(
-    tiny_run: Path, translator: Translator, dtype: torch.dtype
-) -> None:
+def test_a_run_is_loaded_in_the_dtype_asked_for(tiny_run: Path, translator: Translator, dtype: torch.dtype) -> None:
     loaded = Translator.load(tiny_run, dtype=dtype, compiled="auto")
     own = translator.bundle.model.state_dict()
     for name, tensor in loaded.bundle.model.state_dict().items():
@@ -348,9 +340,7 @@ def test_one_text_in_place_of_a_list_is_refused(translator: Translator) -> None:
             translate("I love you.")
 
 
-def test_the_n_best_are_different_texts_the_best_of_each(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_n_best_are_different_texts_at_their_best(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     piece = translator.bundle.tokenizer.encode("a")
     hypotheses = [[[Hypothesis(ids, score, score, 1) for ids, score in ((piece, -1.0), ([], -2.0), (piece, -3.0))]]]
     monkeypatch.setattr(Translator, "_search", lambda *_: hypotheses)

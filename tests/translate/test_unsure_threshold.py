@@ -28,9 +28,7 @@ def chosen_threshold(outputs: list[Translation]) -> Threshold | None:
         ([-100.0 + i for i in range(100)], " " * 9 + "w", -90.0),  # for the only one, 9 right ones of 99 are marked
     ],
 )
-def test_the_threshold_is_the_score_that_tells_wrong_from_right_best(
-    scores: list[float], wrong: str, want: float
-) -> None:
+def test_the_threshold_is_what_tells_wrong_from_right_best(scores: list[float], wrong: str, want: float) -> None:
     assert chosen_threshold(make_translations(*scores, wrong_marks=wrong)) == Threshold(want, None)
 
 

@@ -178,9 +178,7 @@ def test_the_run_is_asked_for_what_it_has_learnt(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("what", ["masked", "w"])
-def test_a_heat_map_without_its_masked_cells_or_without_the_others_is_wrong(
-    what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_heat_map_without_its_masked_or_other_cells_is_wrong(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def incomplete(weights: Tensor, mask: Tensor, queries: list[str], keys: list[str]) -> str:
         return re.sub(rf'<rect class="{what}".*?</rect>', "", heat_map(weights, mask, queries, keys))
 
@@ -225,9 +223,7 @@ def test_weights_of_a_query_that_sees_no_key_are_looked_at(monkeypatch: pytest.M
         ("C8", "model:parameters_are_registered", "ListOfLinears()", "nn.Linear(4, 4)"),
     ],
 )
-def test_a_control_that_does_as_well_as_the_right_thing_shows_nothing(
-    id_: str, function: str, wrong: str, right: str
-) -> None:
+def test_a_control_that_does_as_well_shows_nothing(id_: str, function: str, wrong: str, right: str) -> None:
     assert CHECK_BY_ID[id_].measure(subject_with()) < math.inf
     with Sabotage("x", "A fault.", {f"verify.checks.{function}": [(wrong, right)]}, []).apply_fault():
         assert CHECK_BY_ID[id_].measure(subject_with()) == math.inf
