@@ -228,9 +228,8 @@ def _lesser_processor(
         pytest.skip("the compiler's flags are those of x86")
     monkeypatch.setenv("CXX", f"c++ {request.param}")
     library = import_module("minitrans.compiled.library")
-    monkeypatch.setattr(
-        library, "CXX_FLAGS", [flag.replace("-O3", "-O1") for flag in library.CXX_FLAGS]
-    )  # in a third of the time
+    flags = [flag.replace("-O3", "-O1") for flag in library.CXX_FLAGS]  # in a third of the time
+    monkeypatch.setattr(library, "CXX_FLAGS", flags)
 
 
 @pytest.fixture(scope="session")

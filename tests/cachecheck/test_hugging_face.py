@@ -58,10 +58,8 @@ def test_all_is_exact_but_what_is_known(name: str) -> None:
     assert {id_ for id_, result in results.items() if result.failed} == FAILING_CHECKS_BY_MODEL[name]
     assert {"float64", "float32", "bfloat16"} == set(results["steps"].by_dtype)
     assert (results["weights"].tolerance == dtype_tolerance(torch.float32)) == (name in FLOAT32_SOFTMAX_MODELS)
-    of_source, of_target = (
-        {"source.padding", "source.padding-token"},
-        {"padding.right", "padding.left", *MASK_ALONE_IDS},
-    )
+    of_source = {"source.padding", "source.padding-token"}
+    of_target = {"padding.right", "padding.left", *MASK_ALONE_IDS}
     lacking = of_target if model.has_source else of_source
     assert {id_ for id_, result in results.items() if not result.offered} == lacking
     if name == "llama":  # for gpt2 it is said below

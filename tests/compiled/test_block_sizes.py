@@ -46,9 +46,8 @@ def parametrize_sizes(*cases: Case) -> pytest.MarkDecorator:
 
 
 def small_weights_model(vocab_size: int) -> Transformer:
-    return scale_weights(
-        random_model(9, d_model=33, n_heads=3, d_head=17, d_ff=65, vocab_size=vocab_size, max_len=140), 0.4
-    )
+    model = random_model(9, d_model=33, n_heads=3, d_head=17, d_ff=65, vocab_size=vocab_size, max_len=140)
+    return scale_weights(model, 0.4)
 
 
 @parametrize_sizes(*TARGET_LENGTH_CASES)
@@ -99,9 +98,8 @@ def test_steps_in_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tole
 
 @pytest.mark.usefixtures("_lesser_processor")
 def test_lesser_processors_train_and_decode_the_same() -> None:
-    test_training_is_the_same(
-        {"d_head": 7, "n_heads": 3, "d_ff": 50, "vocab_size": 257, "max_len": 130}, [5, 33, 64], [33, 129, 3]
-    )
+    sizes = {"d_head": 7, "n_heads": 3, "d_ff": 50, "vocab_size": 257, "max_len": 130}
+    test_training_is_the_same(sizes, [5, 33, 64], [33, 129, 3])
     for dtype, tolerance in (torch.float32, 1e-4), (torch.bfloat16, 0.2):
         test_lower_dtypes_differ_by_their_rounding(dtype, tolerance, 129)
     test_steps_in_lower_dtypes_differ_by_their_rounding(torch.bfloat16, 0.2, 129)

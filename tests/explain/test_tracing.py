@@ -10,13 +10,8 @@ import pytest
 import torch
 from torch.nn import Module
 
-from minitrans.explain.tracing import (
-    ATTENTION_KINDS,
-    TracedTranslation,
-    _largest_absolute_value,
-    _trace,
-    trace_translations,
-)
+from minitrans.explain import tracing
+from minitrans.explain.tracing import ATTENTION_KINDS, TracedTranslation, trace_translations
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.cache import KeyValues
 from minitrans.model.transformer import Transformer
@@ -55,7 +50,7 @@ def test_a_piece_that_is_not_the_likeliest_has_its_own_probability(translator: T
         target=[attention.target[0], *attention.source[:1] * n],
         target_ids=[attention.target_ids[0], *attention.source_ids[:1] * n],
     )
-    each = _trace(translator.bundle, TEXTS[0], translation, attention)
+    each = tracing._trace(translator.bundle, TEXTS[0], translation, attention)
     expected = translation_log_prob(translator.bundle, attention)
     assert [sum(step.taken_logp for step in each.steps), each.log_prob] == pytest.approx([expected] * 2, abs=1e-4)
     assert expected < sum(step.top_pieces[0][1] for step in each.steps) - 1
@@ -183,4 +178,4 @@ def test_a_text_as_long_as_the_model_takes(translator: Translator) -> None:
 
 
 def test_a_difference_that_is_no_number_is_the_largest() -> None:
-    assert math.isnan(_largest_absolute_value(torch.ones(2), torch.tensor([1, math.nan])))
+    assert math.isnan(tracing._largest_absolute_value(torch.ones(2), torch.tensor([1, math.nan])))

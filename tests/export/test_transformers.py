@@ -15,14 +15,7 @@ pytest.importorskip("transformers", reason="the extra `hf` is not installed")
 
 from minitrans.errors import UserError
 from minitrans.export import transformers as export_transformers
-from minitrans.export.transformers import (
-    engine_greedy,
-    engine_translate,
-    export,
-    fast_tokenizer,
-    load_engine,
-    write_card,
-)
+from minitrans.export.transformers import engine_translate, export, fast_tokenizer, load_engine, write_card
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.reading import clean, with_keyboard_marks
 from minitrans.text.tokenizer import ModelType, Tokenizer, TokenizerConfig
@@ -98,7 +91,7 @@ def test_five_beams_find_what_ours_do(translator: Translator, tmp_path: Path) ->
     texts = [text for line in lines for text, _ in tokenizer.reader.preprocess_line(line)]
     longest = translator.bundle.model.config.max_len - 1
     rows = [torch.tensor([[*tokenizer.encode(text)[:longest], tokenizer.eos_id]]) for text in texts]
-    ids = [engine_greedy(engine, translator.bundle, row, 5)[0] for row in rows]
+    ids = [export_transformers.engine_greedy(engine, translator.bundle, row, 5)[0] for row in rows]
     expected = [translation.text for translation in translator.translations(lines, 5)]
     assert tokenizer.decode_batch(ids) == expected
     assert expected != translator.translate(lines)
@@ -219,7 +212,9 @@ def test_pad_and_bos_are_never_written(tmp_path: Path) -> None:
     bundle = untrained_bundle(tokenizer_of("bpe"), "en", "zh", tie_embeddings=False)
     force_constant_token_ranking(bundle.model, bundle.tokenizer.pad_id, bundle.tokenizer.bos_id, 300)
     export(bundle, tmp_path / "engine")
-    ids = engine_greedy(load_engine(tmp_path / "engine"), bundle, torch.tensor([[7, bundle.tokenizer.eos_id]]))
+    ids = export_transformers.engine_greedy(
+        load_engine(tmp_path / "engine"), bundle, torch.tensor([[7, bundle.tokenizer.eos_id]])
+    )
     assert ids == [[300] * 14]
 
 

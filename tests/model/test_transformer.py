@@ -121,9 +121,7 @@ def test_positions_move_with_the_weights_alone() -> None:
     with torch.device("meta"):
         assert Transformer(DEFAULT_CONFIG).positions.is_meta
     assert Transformer(DEFAULT_CONFIG).to("meta").positions.is_meta
-    unmoved = Transformer(DEFAULT_CONFIG).to_empty(
-        device="meta", recurse=False
-    )  # the weights are in modules of their own
+    unmoved = Transformer(DEFAULT_CONFIG).to_empty(device="meta", recurse=False)  # weights are in parts of it
     assert not unmoved.output.weight.is_meta
     assert not unmoved.positions.is_meta
 
@@ -242,19 +240,15 @@ def test_dropout_changes_the_logits_in_training_alone(name: str) -> None:
 # Limits
 
 
-def test_no_sequence_is_longer_than_max_len() -> None:
+def test_no_sequence_is_longer_than_max_len_and_a_cache_has_room_for_it_unless_told() -> None:
     model = random_model(6)
+    assert model.init_cache(*model.encode(SRC_IDS)).capacity == MAX_LEN
     longest, longer, longer_still = (random_ids(1, [n] * B, n) for n in (MAX_LEN, MAX_LEN + 1, MAX_LEN + 2))
     assert model(longest, longest).shape == (B, MAX_LEN, V)
     with pytest.raises(ValueError, match=r"18 tokens are more than model\.max_len \(17\)"):
         model.encode(longer)
     with pytest.raises(ValueError, match=r"19 tokens are more than model\.max_len \(17\)"):
         model(SRC_IDS, longer_still)
-
-
-def test_a_cache_has_room_for_max_len_unless_told() -> None:
-    model = random_model(6)
-    assert model.init_cache(*model.encode(SRC_IDS)).capacity == MAX_LEN
 
 
 @torch.no_grad()

@@ -20,12 +20,8 @@ print(torch.backends.cpu.get_cpu_capability(), *usable_flags(sys.argv[2:]))
 
 def test_a_program_starts_again_held_to_it(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(RESTART_PROGRAM)
-    command: list[str | Path] = [
-        sys.executable,
-        tmp_path / "program.py",
-        Path(instruction_sets.__file__).parent,
-        *CPU_FLAGS,
-    ]
+    folder = Path(instruction_sets.__file__).parent
+    command: list[str | Path] = [sys.executable, tmp_path / "program.py", folder, *CPU_FLAGS]
     assert subprocess.check_output(command, text=True) == "DEFAULT\n"
 
 

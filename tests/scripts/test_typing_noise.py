@@ -26,13 +26,8 @@ EVERYDAY_PAIRS = {
     "I see.": "我明白。",
     "Unknown words": "生词",
 }
-VALUE_LINE_OUTPUTS = [
-    "B就在1931年。",
-    "31年，B。",
-    "1931年，1931年，B。",
-    "1931年，b。",
-    "1930年，B。",
-]  # of lines with values or names
+# Of lines with values or names
+VALUE_LINE_OUTPUTS = ["B就在1931年。", "31年，B。", "1931年，1931年，B。", "1931年，b。", "1930年，B。"]
 
 
 @pytest.mark.parametrize(

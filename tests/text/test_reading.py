@@ -171,21 +171,16 @@ def test_what_was_set_aside_is_put_back(line: str) -> None:
 @pytest.mark.parametrize(("source", "target", "read", "want"), PAIR_CASES)
 def test_what_stands_on_both_sides_is_set_aside(source: str, target: str, read: str, want: str) -> None:
     assert with_labels(*(text for side in COPIER.preprocess_pairs([source], [target]) for text in side)) == [read, want]
-    assert PLAIN_READER.preprocess_pairs([source], [target]) == (
-        [PLAIN_READER.normalize_punctuation(source).lower()],
-        [target],
-    )
+    plain = PLAIN_READER.normalize_punctuation(source).lower()
+    assert PLAIN_READER.preprocess_pairs([source], [target]) == ([plain], [target])
 
 
 @given(TEXTS, TEXTS)
 def test_both_sides_of_a_pair_are_as_before_once_all_is_put_back(source: str, target: str) -> None:
     made: dict[str, reading._PlaceholderMap] = {}
+    make_map = reading._PlaceholderMap
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            reading,
-            "_PlaceholderMap",
-            lambda *a, new=reading._PlaceholderMap, **b: made.setdefault("all", new(*a, **b)),
-        )
+        patch.setattr(reading, "_PlaceholderMap", lambda *a, **b: made.setdefault("all", make_map(*a, **b)))
         (read,), (want,) = COPIER.preprocess_pairs([source], [target])
     kept = KeptParts({place: value for value, place in made["all"].items()})
     assert COPIER.postprocess(read, kept).lower() == COPIER.normalize_punctuation(clean(source)).lower()

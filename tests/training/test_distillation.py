@@ -108,12 +108,10 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
         assert student["data"]["path"] == str(corpus)
         assert student["data"]["splits"] == {"train": "+".join(names), "valid": "valid"}
     students = [Translator.load(folder / f"student{seed}") for seed in (1, 2)]
-    sampled = [
-        Translator.load(folder / f"backward{seed}").sample(targets, distillation.SAMPLING_TOP_K, seed)
-        for seed in (1, 2)
-    ]
+    backward1, backward2 = (Translator.load(folder / name) for name in ("backward1", "backward2"))
+    sampled = [each.sample(targets, distillation.SAMPLING_TOP_K, i) for i, each in enumerate((backward1, backward2), 1)]
     for n, lines in enumerate((sources, *sampled)):
-        agreed = distillation.agreed_translations(students, Translator.load(folder / "backward1"), lines)
+        agreed = distillation.agreed_translations(students, backward1, lines)
         assert read_sides(corpus, f"agreed{n}") == (lines, agreed)
 
     model = load_config(distilled.run)

@@ -78,10 +78,8 @@ def test_the_words_are_those_of_the_sources_that_are_trained_on(tiny_run: Path, 
 def test_the_threshold_is_chosen_on_valid(tiny_run: Path, corpus: Path) -> None:
     sources, references = read_sides(corpus, "valid")
     translator = Translator.load(tiny_run)
-    chosen, saved = (
-        choose_threshold(translator.translations(sources), [[line] for line in references]),
-        translator.bundle.threshold,
-    )
+    chosen = choose_threshold(translator.translations(sources), [[line] for line in references])
+    saved = translator.bundle.threshold
     assert saved is not None
     assert chosen is not None
     assert saved.score == pytest.approx(chosen.score, abs=1e-4)

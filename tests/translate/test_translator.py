@@ -24,19 +24,8 @@ from minitrans.translate.translator import Translation, Translator, has_changed_
 from minitrans.verify.oracles import numpy_weights
 
 SENTENCES = ["I love you.", "", "The cat is in the kitchen.", "   ", "Machine learning is fun", "I love you."]
-STRANGE_LINES = [
-    "a\r",
-    "\ufeffa",
-    "a\0b",
-    "a\u2028b",
-    "a\x85b\x0bc",
-    "👩‍👩‍👧 🦄",
-    "зима ქართული 한국어",
-    "a\nb",
-    "\ud800",
-    "▁",
-]
-STRANGE_LINES += ["<s> </s> <pad>"]
+STRANGE_LINES = ["a\r", "\ufeffa", "a\0b", "a\u2028b", "a\x85b\x0bc", "a\nb", "\ud800", "▁", "<s> </s> <pad>"]
+STRANGE_LINES += ["👩‍👩‍👧 🦄", "зима ქართული 한국어"]
 
 
 @pytest.fixture(scope="module")
@@ -124,11 +113,8 @@ def test_a_number_that_is_not_copied_is_in_doubt(translator: Translator, monkeyp
     monkeypatch.setattr(translator, "_reader", Reader(True, "", ["o'clock"]))  # and names that are copied are no words
     assert translator.unknown_words("Room XYZZY", "XYZZY室") == translator.unknown_words("room oclock") == ()
     assert translator.unknown_words("Room: a.b@xyzzy.net", "室：a.b@xyzzy.net") == ()
-    assert (
-        translator.unknown_words("ROOM XYZZY", "XYZZY室")
-        == translator.unknown_words("Room xyzzy", "xyzzy室")
-        == ("xyzzy",)
-    )
+    for source, target in (("ROOM XYZZY", "XYZZY室"), ("Room xyzzy", "xyzzy室")):
+        assert translator.unknown_words(source, target) == ("xyzzy",)
 
 
 def test_a_line_is_as_unsure_as_its_worst_sentence(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
