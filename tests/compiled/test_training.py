@@ -103,15 +103,6 @@ def test_parts_may_differ(change: Callable[[Transformer], None]) -> None:
     assert_same_pass(model, SMALL_BATCH)
 
 
-def test_the_loss_goes_by_the_mode_that_the_model_is_in() -> None:
-    model = random_model(4)
-    set_dropout(model.train(), 0.5, 0.3)
-    compiled, plain = make_loss(model, "require"), make_loss(model, "off")
-    for training_mode in (False, True):
-        model.train(training_mode)
-        assert_close(loss_and_gradients(compiled, model, SMALL_BATCH), loss_and_gradients(plain, model, SMALL_BATCH))
-
-
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("part", ["src_embedding", "tgt_embedding", "output", "encoder", "decoder.layers.1", "norm"])
 def test_what_is_frozen_gets_no_gradient_and_changes_no_other(part: str, tied: bool) -> None:
