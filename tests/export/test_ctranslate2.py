@@ -135,7 +135,7 @@ def test_a_model_that_computes_otherwise_is_refused(fault: str, tiny_run: Path, 
         del bundle.model.encoder.norm
         message = "cannot compute this model: .*'norm'; translate with minitrans"
     elif fault == "nan":
-        bundle.model.output.weight.data[:] = math.nan
+        bundle.model.positions[6] = math.nan  # which only the last of the rows that are compared reaches
         message = "gives other numbers than this model: log-probabilities differ by nan"
     else:
         bundle.model.encoder.norm.eps = 0.25  # of one norm: CTranslate2 knows one for all
