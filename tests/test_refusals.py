@@ -51,8 +51,14 @@ BAD_COMMANDS = [
     ("translate RUN a --sample 0", "argument --sample: it must be a whole number from 1 to 2147483647, not 0"),
     (f"translate RUN a --sample {'9' * 30}", "argument --sample: it must be a whole number from 1 to 2147483647, not"),
     ("translate RUN a --seed -1", "argument --seed: it must be a whole number from 0 to 4294967295, not -1"),
-    ("translate RUN a --threads 0", f"argument --threads: it must be a whole number from 1 to {N_CORES} (this machine"),
-    ("translate RUN a --threads 100000", f"argument --threads: it must be a whole number from 1 to {N_CORES} (this m"),
+    (
+        "translate RUN a --threads 0",
+        f"argument --threads: it must be a whole number from 1 to {N_CORES} (this machine's",
+    ),
+    (
+        "translate RUN a --threads 100000",
+        f"argument --threads: it must be a whole number from 1 to {N_CORES} (this mach",
+    ),
     ("translate RUN a --length-penalty nan", "--length-penalty: it must be a number from -10 to 10 (beyond, rounding "),
     ("translate RUN a --length-penalty 1e30", "--length-penalty: it must be a number from -10 to 10 (beyond, rounding"),
     ("translate RUN a --batch-tokens many", "argument --batch-tokens: it must be a whole number from 1 to 2147483647"),
@@ -338,14 +344,22 @@ BAD_RUN_DIRS: list[tuple[Setup, str, str]] = [
     (PROJECT_FILES, f"{RETRAIN} project --overwrite", NOT_MARKED_MESSAGE),
     ({"desk/thesis.doc": "years of work"}, f"{RETRAIN} desk --overwrite", NOT_MARKED_MESSAGE),
     (lambda run: Path("link").symlink_to("gone"), "export RUN -o link", "link is there already; remove it or name"),
-    (lambda run: Path("link").symlink_to(run), f"{RETRAIN} link --overwrite", "link is a link, so what it leads to"),
+    (
+        lambda run: Path("link").symlink_to(run),
+        f"{RETRAIN} link --overwrite",
+        "link is a link, so what it leads to is ",
+    ),
     (
         lambda run: copy_run(run, Path("planted"), cache_dir="elsewhere"),
         f"{RETRAIN} planted --resume",
         "planted/config.yaml names data.cache_dir; remove that line, and give it as a flag",
     ),
     *(
-        (make_link(n), f"{RETRAIN} run {flag}", f"run/{n} is a link, and nothing is written where links lead; ")
+        (
+            make_link(n),
+            f"{RETRAIN} run {flag}",
+            f"run/{n} is a link, and nothing is written where links lead; remove it",
+        )
         for n in ("checkpoints", "tensorboard", "metrics.csv", "tensorboard/hparams.yaml", ".minitrans")
         for flag in ("--resume", "--overwrite")
     ),

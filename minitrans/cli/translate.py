@@ -126,7 +126,7 @@ def output_lines(
 ) -> Iterator[tuple[str, bool]]:
     """The lines to write for some lines, numbered from `first_line`; and for each, whether it is unsure.
 
-    Where `unsure_display` are "shown", "(unsure)" follows a translation; where they are "told", a warning says so.
+    If `unsure_display` is "shown", "(unsure)" follows a translation; if it is "told", a warning says so.
     """
     from minitrans.translate.translator import Translation
 

@@ -189,8 +189,9 @@ def filter_by_length(pairs: Dataset, purpose: str, max_len: int, limits: DataCon
     Raises:
         UserError: No pair is left.
     """
-    src, tgt = read_id_rows(pairs)
-    faults = filters.length_faults(src.lengths + 1, tgt.lengths + 1, max_len, limits)
+    table = pairs.with_format("arrow")[:]
+    src, tgt = (pc.list_value_length(table[side]).to_numpy() + 1 for side in ("src_ids", "tgt_ids"))
+    faults = filters.length_faults(src, tgt, max_len, limits)
     kept = filters.mark_kept(faults, purpose)
     if not kept.any():
         raise UserError(f"none of {len(pairs)} {purpose} pairs is left: {' or '.join(faults)}; set other limits")

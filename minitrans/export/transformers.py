@@ -256,10 +256,10 @@ def find_mismatches(engine: Engine, bundle: Bundle) -> Iterator[str]:
     if not (distance := _logit_difference(engine, model)) <= LOGIT_TOLERANCE:
         yield f"logits differ by {distance:.1e} (at most {LOGIT_TOLERANCE:g})"
     src_ids = random_rows(model, (24, 1, 9, 15))
-    if engine_greedy(engine, bundle, src_ids) != [hypothesis.ids for hypothesis in greedy_decode(stepper, src_ids)]:
+    if engine_decode(engine, bundle, src_ids) != [hypothesis.ids for hypothesis in greedy_decode(stepper, src_ids)]:
         yield "greedy decoding finds other tokens"
     src_ids = random_rows(model, (9, 9))
-    if engine_greedy(engine, bundle, src_ids, 5) != [best.ids for best, *_ in beam_search(stepper, src_ids, 5)]:
+    if engine_decode(engine, bundle, src_ids, 5) != [best.ids for best, *_ in beam_search(stepper, src_ids, 5)]:
         yield "5 beams find other tokens"
 
 
@@ -285,7 +285,7 @@ def random_rows(model: Transformer, lengths: Sequence[int]) -> Tensor:
     return rows
 
 
-def engine_greedy(engine: Engine, bundle: Bundle, src_ids: Tensor, beam: int = 1) -> list[list[int]]:
+def engine_decode(engine: Engine, bundle: Bundle, src_ids: Tensor, beam: int = 1) -> list[list[int]]:
     """What `greedy_decode` and `beam_search` do, done by the engine: each row's best tokens, without BOS and EOS.
 
     `src_ids` is int64 (B, S), padded on the right; with several beams, of one length: there is one limit for all rows.
@@ -307,7 +307,7 @@ def engine_translate(engine: Engine, bundle: Bundle, lines: Sequence[str]) -> li
     for i in range(0, len(texts), BATCH_LINES):
         part = texts[i : i + BATCH_LINES]
         src_ids = engine.tokenizer(part, padding=True, truncation=True, return_tensors="pt").input_ids
-        outputs += [_decode(engine, ids) for ids in engine_greedy(engine, bundle, src_ids)]
+        outputs += [_decode(engine, ids) for ids in engine_decode(engine, bundle, src_ids)]
     written = iter(text if source else "" for text, source in zip(outputs, texts, strict=True))
     return [reader.postprocess_line(written, line) for line in read]
 

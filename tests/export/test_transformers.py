@@ -91,7 +91,7 @@ def test_five_beams_find_what_ours_do(translator: Translator, tmp_path: Path) ->
     texts = [text for line in lines for text, _ in tokenizer.reader.preprocess_line(line)]
     longest = translator.bundle.model.config.max_len - 1
     rows = [torch.tensor([[*tokenizer.encode(text)[:longest], tokenizer.eos_id]]) for text in texts]
-    ids = [export_transformers.engine_greedy(engine, translator.bundle, row, 5)[0] for row in rows]
+    ids = [export_transformers.engine_decode(engine, translator.bundle, row, 5)[0] for row in rows]
     expected = [translation.text for translation in translator.translations(lines, 5)]
     assert tokenizer.decode_batch(ids) == expected
     assert expected != translator.translate(lines)
@@ -212,7 +212,7 @@ def test_pad_and_bos_are_never_written(tmp_path: Path) -> None:
     bundle = untrained_bundle(tokenizer_of("bpe"), "en", "zh", tie_embeddings=False)
     force_constant_token_ranking(bundle.model, bundle.tokenizer.pad_id, bundle.tokenizer.bos_id, 300)
     export(bundle, tmp_path / "engine")
-    ids = export_transformers.engine_greedy(
+    ids = export_transformers.engine_decode(
         load_engine(tmp_path / "engine"), bundle, torch.tensor([[7, bundle.tokenizer.eos_id]])
     )
     assert ids == [[300] * 14]
