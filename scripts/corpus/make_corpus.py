@@ -36,7 +36,7 @@ SENTENCE_END_PATTERN = re.compile(r"[.?!]+(?:\s+|$)")  # where a sentence ends
 CHINESE_COLUMN_NAME_PATTERN = re.compile(r"zh|m$|ta$")  # how the names of the columns begin that belong in the Chinese
 NONUNIQUE_COLUMNS = frozenset({"m", "ta", "he", "him", "his"})  # columns in which different words may be the same
 WILDCARD_MARKS = "#&~"  # in a word: a digit, a capital letter, a name that nobody has, drawn anew in each sentence
-MADE_UP_NAME_ONE_IN = 15  # a row with a made-up name is drawn at least once in so many times
+MADE_UP_NAME_WEIGHT = 130  # of a row with a made-up name: five in six names and four in five cities are made up
 
 VERB_BY_CONTRACTION = {"m": "am", "re": "are", "ll": "will", "ve": "have", "d better": "had better", "d": "would"}
 EXPANSIONS = (
@@ -231,9 +231,11 @@ class SlotFiller:
         said = "".join(f" {variant_key(line.english)} " for line in lines if "{" not in line.english)
         self._bounds: dict[str, list[int]] = {}  # of the stretch that belongs to each row of a kind
         for kind, rows in kinds.items():
-            weights = [1 + math.isqrt(said.count(f" {variant_key(row['en'])} ")) for row in rows]
-            made_up = [sum(weights) // MADE_UP_NAME_ONE_IN if "~" in row["en"] else 0 for row in rows]
-            self._bounds[kind] = list(accumulate(map(max, weights, made_up)))
+            weights = (
+                MADE_UP_NAME_WEIGHT if "~" in row["en"] else 1 + math.isqrt(said.count(f" {variant_key(row['en'])} "))
+                for row in rows
+            )
+            self._bounds[kind] = list(accumulate(weights))
 
     def _draw_row(self, kind: str, others: list[dict[str, str]], columns: Set[str]) -> dict[str, str]:
         """Draw a row that differs from the others in each of the columns."""
