@@ -54,7 +54,7 @@ results: .venv/ready
 # The model, compiled code and the proof, computed in each way that this machine has: compilers, optimizations,
 # instruction sets, threads, and with sanitizers; and on an emulated ARM processor. Two hours.
 matrix: .venv/ready $(RUN)/model.json
-	$(BIN)/python scripts/dev/matrix.py
+	$(BIN)/python scripts/dev/environment_matrix.py
 	$(BIN)/python scripts/dev/arm.py $(RUN)
 
 lint: .venv/ready

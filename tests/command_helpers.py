@@ -145,13 +145,13 @@ def wait_for_group_exit(group: int) -> None:
         raise AssertionError("a process has been left behind")
 
 
-def run_readme_code(folder: Path, lines: list[str], blocked: str, expression: str = "translate(lines)") -> Any:
+def run_readme_code(folder: Path, lines: list[str], blocked_module: str, expression: str = "translate(lines)") -> Any:
     """What the code in a folder's README makes of some lines, where our package and another one are not installed."""
     (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.S)
     example = 'print(translate(["..."]))'
     assert example in code
     code = code.replace(example, f"lines = json.load(sys.stdin)\nprint(json.dumps({expression}))")
-    program = f"import json, sys\nsys.modules |= {{'minitrans': None, {blocked!r}: None}}\n{code}"
+    program = f"import json, sys\nsys.modules |= {{'minitrans': None, {blocked_module!r}: None}}\n{code}"
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, input=json.dumps(lines).encode(), stdout=subprocess.PIPE, cwd=folder, check=True)
     return json.loads(done.stdout)

@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
+from collection_hook import pytest_collection_modifyitems as pytest_collection_modifyitems
 from command_helpers import tiny_flags, write_corpus
 from hypothesis import settings
-from markers import pytest_collection_modifyitems as pytest_collection_modifyitems
 from torch import Tensor, nn
 
 from minitrans import cli
@@ -192,7 +192,7 @@ COMPILER_CANDIDATES = shlex.split(os.environ.get("CXX", ""))[:1] or ["c++", "g++
 HAS_COMPILED_FOLDER = find_spec("minitrans.compiled") is not None
 CAN_COMPILE = HAS_COMPILED_FOLDER and any(map(shutil.which, COMPILER_CANDIDATES))
 collect_ignore = [] if HAS_COMPILED_FOLDER else ["compiled"]
-LOG_ONCE = backend.log_once
+REAL_LOG_ONCE = backend.log_once
 needs_compiled = pytest.mark.skipif(not CAN_COMPILE, reason="no compiled code or no C++ compiler here")
 
 
@@ -239,7 +239,7 @@ def plain_warnings() -> Iterator[list[str]]:
 
     def noting(level: int, message: str) -> None:
         lines.extend([message] if level >= logging.WARNING else [])
-        LOG_ONCE(level, message)
+        REAL_LOG_ONCE(level, message)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend, "log_once", noting)
@@ -249,7 +249,7 @@ def plain_warnings() -> Iterator[list[str]]:
 @pytest.fixture(autouse=True)
 def _fail_on_plain_path(request: pytest.FixtureRequest, plain_warnings: list[str]) -> Iterator[None]:
     """Fail where the plain path is taken, unless the test has the fixture `fallbacks`; every line is new to a test."""
-    LOG_ONCE.cache_clear()
+    REAL_LOG_ONCE.cache_clear()
     yield
     taken = plain_warnings.copy()
     plain_warnings.clear()

@@ -31,7 +31,7 @@ from minitrans.verify import run_checks
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
 
-MINITRANS = (sys.executable, "-m", "minitrans")
+MINITRANS_COMMAND = (sys.executable, "-m", "minitrans")
 
 
 def command_output(*argv: str | Path, stdin: bytes = b"") -> str:
@@ -41,8 +41,8 @@ def command_output(*argv: str | Path, stdin: bytes = b"") -> str:
     return out
 
 
-def parse_and_run(*argv: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*MINITRANS, *argv], input=stdin, capture_output=True, check=False, timeout=120)
+def run_in_subprocess(*argv: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([*MINITRANS_COMMAND, *argv], input=stdin, capture_output=True, check=False, timeout=120)
 
 
 # -- translate --------------------------------------------------------------------------------------------------------
@@ -191,9 +191,9 @@ from minitrans import cli
 def interrupted(translator, lines, *others):
     if "plugh" in lines:
         os.kill(os.getpid(), int(sys.argv[1]))
-    return output_lines(translator, lines, *others)
+    return lines_and_unsure(translator, lines, *others)
 
-output_lines, cli.translate.output_lines = cli.translate.output_lines, interrupted
+lines_and_unsure, cli.translate.lines_and_unsure = cli.translate.lines_and_unsure, interrupted
 cli.translate.CHUNK_LINES = 1
 sys.exit(cli.main(sys.argv[2:]))
 """
@@ -278,7 +278,7 @@ def running_command(*argv: str | Path, **pipes: Any) -> Iterator[Any]:
     """A command in a session of its own, with pipes unless told otherwise."""
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | {"env": buffered} | pipes
-    with subprocess.Popen([*MINITRANS, *argv], bufsize=0, start_new_session=True, **pipes) as process:
+    with subprocess.Popen([*MINITRANS_COMMAND, *argv], bufsize=0, start_new_session=True, **pipes) as process:
         yield process
 
 
@@ -388,12 +388,12 @@ def terminal_lines(written: bytes) -> list[str]:
     return lines
 
 
-def run_on_terminal(*argv: str | Path, stdin: Path, stdout: bool) -> tuple[bytes, bytes]:
+def run_on_terminal(*argv: str | Path, stdin: Path, stdout_to_terminal: bool) -> tuple[bytes, bytes]:
     """What a command writes to a terminal, its standard error and maybe its output; and what to a pipe."""
     pty = pytest.importorskip("pty")
     controller, terminal = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
-    out = terminal if stdout else subprocess.PIPE
+    out = terminal if stdout_to_terminal else subprocess.PIPE
     with (
         stdin.open("rb") as source,
         running_command(*argv, stdin=source, stdout=out, stderr=terminal, env=environment) as process,
@@ -404,7 +404,7 @@ def run_on_terminal(*argv: str | Path, stdin: Path, stdout: bool) -> tuple[bytes
             while piece := os.read(controller, 1 << 16):
                 written += piece
         os.close(controller)
-        through_pipe = b"" if stdout else process.stdout.read()
+        through_pipe = b"" if stdout_to_terminal else process.stdout.read()
         assert process.wait() == 0
     return written, through_pipe
 
@@ -412,20 +412,20 @@ def run_on_terminal(*argv: str | Path, stdin: Path, stdout: bool) -> tuple[bytes
 def test_a_progress_bar_garbles_neither_translations_nor_warnings(tiny_run: Path, tmp_path: Path) -> None:
     source = tmp_path / "in.txt"
     source.write_bytes(b"I love you.\n" + b"\n" * cli.translate.CHUNK_LINES + b"cat " * 10_000 + b"\nI love you.\n")
-    plain = parse_and_run("translate", tiny_run, "--input", source)
+    plain = run_in_subprocess("translate", tiny_run, "--input", source)
     assert b"line 4098 is cut" in plain.stderr
     warning = plain.stderr.decode().split()
 
-    written, through_pipe = run_on_terminal("translate", tiny_run, stdin=source, stdout=False)
+    written, through_pipe = run_on_terminal("translate", tiny_run, stdin=source, stdout_to_terminal=False)
     assert through_pipe == plain.stdout
     assert b"4099/4099" in written  # the bar, which is gone in the end
     assert "\n".join(terminal_lines(written)).split() == warning
 
     part = "--input", source, "--part", "1/2"
-    written, _ = run_on_terminal("translate", tiny_run, *part, stdin=source, stdout=False)
+    written, _ = run_on_terminal("translate", tiny_run, *part, stdin=source, stdout_to_terminal=False)
     assert b"4098/4098" in written
 
-    written, _ = run_on_terminal("translate", tiny_run, stdin=source, stdout=True)
+    written, _ = run_on_terminal("translate", tiny_run, stdin=source, stdout_to_terminal=True)
     assert b"4099/4099" in written
     shown, answers = terminal_lines(written), plain.stdout.decode().split("\n")
     assert shown[: cli.translate.CHUNK_LINES] == answers[: cli.translate.CHUNK_LINES]

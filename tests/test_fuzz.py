@@ -133,7 +133,7 @@ def test_translate_writes_a_line_for_each_line_or_one_error(
 # -- the corpus reader ----------------------------------------------------------------------------------------------
 
 
-def load_pairs(files: dict[str, bytes]) -> dict[str, list[tuple[str, str]]] | None:
+def load_pairs_or_none(files: dict[str, bytes]) -> dict[str, list[tuple[str, str]]] | None:
     """The pairs of each split; None if the corpus is refused, with one line that is not too long."""
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
@@ -153,7 +153,7 @@ def load_pairs(files: dict[str, bytes]) -> dict[str, list[tuple[str, str]]] | No
 
 def check_corpus(files: dict[str, bytes], expected: list[tuple[str, str]] | None) -> None:
     """Compare what is read from `train` and `test` files of the same content with the pairs that they hold."""
-    corpus = load_pairs({**files, "valid.tsv": CORPUS_BYTES["tsv"]})
+    corpus = load_pairs_or_none({**files, "valid.tsv": CORPUS_BYTES["tsv"]})
     full = [pair for pair in expected or [] if all(map(clean, pair))]
     if not full:
         assert corpus is None
@@ -191,7 +191,7 @@ def test_a_tsv_is_read_or_refused(content: bytes) -> None:
 
 @given(st.one_of(damaged_files(CORPUS_BYTES["jsonl"]), odd_bytes))
 def test_json_lines_are_read_or_refused(content: bytes) -> None:
-    corpus = load_pairs({"train.jsonl": content, "test.jsonl": content, "valid.tsv": CORPUS_BYTES["tsv"]})
+    corpus = load_pairs_or_none({"train.jsonl": content, "test.jsonl": content, "valid.tsv": CORPUS_BYTES["tsv"]})
     if corpus is not None:
         rows = [json.loads(line) for line in split_lines(content) or []]
         rows = [row.get("translation", row) for row in rows]
@@ -200,7 +200,7 @@ def test_json_lines_are_read_or_refused(content: bytes) -> None:
 
 @given(st.one_of(damaged_files(CORPUS_BYTES["csv"]), odd_bytes.map(b"en,zh\n".__add__), odd_bytes))
 def test_a_csv_is_read_or_refused(content: bytes) -> None:
-    corpus = load_pairs({"train.csv": content, "test.csv": content, "valid.tsv": CORPUS_BYTES["tsv"]})
+    corpus = load_pairs_or_none({"train.csv": content, "test.csv": content, "valid.tsv": CORPUS_BYTES["tsv"]})
     if corpus is not None:
         lines = split_lines(content)
         assert lines is not None
@@ -209,7 +209,7 @@ def test_a_csv_is_read_or_refused(content: bytes) -> None:
 
 @given(st.one_of(damaged_files(CORPUS_BYTES["parquet"]), odd_bytes))
 def test_a_parquet_file_is_read_or_refused(content: bytes) -> None:
-    corpus = load_pairs({"train.parquet": content, "test.parquet": content, "valid.tsv": CORPUS_BYTES["tsv"]})
+    corpus = load_pairs_or_none({"train.parquet": content, "test.parquet": content, "valid.tsv": CORPUS_BYTES["tsv"]})
     if corpus is not None:
         assert 0 < len(corpus["train"]) <= len(corpus["test"])
 
@@ -217,7 +217,7 @@ def test_a_parquet_file_is_read_or_refused(content: bytes) -> None:
 @pytest.mark.parametrize("suffix", CORPUS_BYTES)
 def test_control_what_is_not_damaged_is_read(suffix: str) -> None:
     content = CORPUS_BYTES[suffix]
-    corpus = load_pairs({f"train.{suffix}": content, "valid.tsv": CORPUS_BYTES["tsv"]})
+    corpus = load_pairs_or_none({f"train.{suffix}": content, "valid.tsv": CORPUS_BYTES["tsv"]})
     assert corpus is not None
     assert len(corpus["train"]) == len(PAIRS)
 

@@ -15,10 +15,10 @@ ROOT = PACKAGE.parent
 MODEL_DIR = PACKAGE / "model"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 IMPORT_LAYERS = re.findall(r"\w+", " ".join(PYPROJECT["tool"]["importlinter"]["contracts"][0]["layers"]))
-DEPENDENCIES = {re.split(r"\W", line)[0].lower() for line in PYPROJECT["project"]["dependencies"]} | {"yaml", "upath"}
+LIBRARIES = {re.split(r"\W", line)[0].lower() for line in PYPROJECT["project"]["dependencies"]} | {"yaml", "upath"}
 
 
-def find_compiled_words(source: str) -> list[str]:
+def find_compiled_code_mentions(source: str) -> list[str]:
     return re.findall(r"compiled|kernel|c\+\+", source, re.IGNORECASE)
 
 
@@ -43,10 +43,10 @@ def test_only_the_backend_asks_compiled_code_by_its_name() -> None:
 
 def test_the_model_names_nothing_compiled() -> None:
     words_of_file = {
-        path.name: find_compiled_words(path.read_text(encoding="utf-8")) for path in MODEL_DIR.glob("*.py")
+        path.name: find_compiled_code_mentions(path.read_text(encoding="utf-8")) for path in MODEL_DIR.glob("*.py")
     }
     assert {name: words for name, words in words_of_file.items() if words} == {}
-    control = find_compiled_words("# Compiled kernels, in C++: torch.compile is none.")
+    control = find_compiled_code_mentions("# Compiled kernels, in C++: torch.compile is none.")
     assert control == ["Compiled", "kernel", "C++"]
 
 
@@ -67,7 +67,7 @@ model = Transformer(config)
 batch_loss(model, ids, ids, ids, 0.1).backward()
 assert len(greedy_decode(CachedStepper(model.eval()), ids)) == 1
 """
-NON_MODEL_MODULES = [*(DEPENDENCIES - {"torch"}), *(f"minitrans.{name}" for name in IMPORT_LAYERS if name != "model")]
+NON_MODEL_MODULES = [*(LIBRARIES - {"torch"}), *(f"minitrans.{name}" for name in IMPORT_LAYERS if name != "model")]
 
 
 def test_the_model_works_where_nothing_but_pytorch_is_installed() -> None:

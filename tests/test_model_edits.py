@@ -61,11 +61,11 @@ def train_and_translate_commands(corpus: Path) -> list[list[str]]:
     return commands
 
 
-def run_file_contents(folder: Path, mode: str) -> list[bytes]:
+def metrics_and_weights(folder: Path, mode: str) -> list[bytes]:
     return [(folder / mode / name).read_bytes() for name in ("metrics.csv", "model.safetensors")]
 
 
-def failed_checks_on_plain_path(folder: Path, corpus: Path, reason: str) -> list[str]:
+def assert_falls_back_and_verify(folder: Path, corpus: Path, reason: str) -> list[str]:
     """The line, and the bytes of a run and of translations that never asked for compiled code.
 
     Returns the checks that `verify` fails, which is asked in the same process.
@@ -77,7 +77,7 @@ def failed_checks_on_plain_path(folder: Path, corpus: Path, reason: str) -> list
     assert [line.split(": ")[2].split(" ", 1)[0] for line in said] == ["training", "decoding"]
     assert all(reason in line for line in said), said
     assert all(line not in err[err.rindex("$ train") :] for line in said)  # not with --compiled off
-    assert run_file_contents(folder, "auto") == run_file_contents(folder, "off")
+    assert metrics_and_weights(folder, "auto") == metrics_and_weights(folder, "off")
     assert results[1][1] == results[3][1]
     assert len(results[1][1].splitlines()) == 15
     return failed_checks(*results[4])
@@ -105,7 +105,7 @@ def test_an_edit_of_the_model_reaches_training_and_decoding(title: str, folder: 
     text = guide_sections()[title]
     apply_diffs(folder, text)
     named = re.findall(r"`(\S+)`", text[text.index("Checks that turn red:") :])
-    assert failed_checks_on_plain_path(folder, corpus, REFUSAL_REASONS[title]) == named
+    assert assert_falls_back_and_verify(folder, corpus, REFUSAL_REASONS[title]) == named
 
 
 def test_every_change_of_the_guide_is_tried() -> None:
@@ -127,7 +127,7 @@ def test_control_without_an_edit_compiled_code_computes(folder: Path, corpus: Pa
     assert PLAIN_WARNING not in err
     said = re.findall(r"computed: .*", err)
     assert said == [f"computed: training in {who}, decoding in {who}" for who in ("compiled C++", "PyTorch")]
-    assert run_file_contents(folder, "auto") != run_file_contents(folder, "off")  # but for rounding they are the same
+    assert metrics_and_weights(folder, "auto") != metrics_and_weights(folder, "off")  # the same but for rounding
 
 
 def test_wrong_compiled_code_is_not_admitted_and_verify_fails(folder: Path, corpus: Path) -> None:
@@ -143,7 +143,7 @@ def test_wrong_compiled_code_is_not_admitted_and_verify_fails(folder: Path, corp
         "for (int64_t h = 0; h < s.H; h++) softmax(w.scores[h], n, 1 / A(Dh));",
     )
     replace_text(cpp / "library.py", '"-O3"', '"-O1"')  # in a quarter of the time
-    red = failed_checks_on_plain_path(folder, corpus, "compiled code is off by")
+    red = assert_falls_back_and_verify(folder, corpus, "compiled code is off by")
     assert red == ["compiled.admitted", "compiled.pass", "compiled.steps", "compiled.outputs"]
     (result,), _ = run_copy(folder, [["verify", "--json", "--compiled", "off"]])
     assert failed_checks(*result) == []

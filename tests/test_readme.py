@@ -32,11 +32,11 @@ PAGE_PATTERNS = "README.md", "CHANGELOG.md", "data/en-zh/README.md", "docs/*.md"
 PAGES = {path: path.read_text(encoding="utf-8") for pattern in PAGE_PATTERNS for path in sorted(ROOT.glob(pattern))}
 NOT_IN_A_CLONE = {"words.txt", "onnx/"}  # files and folders that pages name and a clone does not have
 BENCH_FLAGS = {"--d-model", "--minutes"}  # which make flags of their settings' names
-FILES_TO_READ = [ROOT / f"minitrans/model/{name}.py" for name in
+MODEL_FILES_TO_READ = [ROOT / f"minitrans/model/{name}.py" for name in
         ("masks", "attention", "cache", "layers", "transformer", "decoding", "loss", "dropout")]  # fmt: skip
 
 
-def page_commands(page: str) -> list[list[str]]:
+def minitrans_commands(page: str) -> list[list[str]]:
     """The words of each command line of ours on a page."""
     lines = re.findall(r"^(?:    |\$ )minitrans (.*)$", re.sub(r"\\\n *", "", page), re.M)
     return [shlex.split(line.split(" #")[0]) for line in lines]
@@ -48,7 +48,7 @@ def lines_to_type() -> list[str]:
 
 
 @pytest.fixture
-def clone_folder(tiny_run: Path, tmp_path: Path) -> Path:
+def demo_clone_folder(tiny_run: Path, tmp_path: Path) -> Path:
     """A folder which has what a clone has after `make demo`, with small runs in place of those that take minutes."""
     runs = [(f"runs/{name}", tiny_run) for name in ("en-zh", "seed2")]
     (tmp_path / "runs").mkdir()
@@ -70,18 +70,18 @@ venv_only = pytest.mark.skipif(not Path(sys.prefix, "bin/activate").exists(), re
 
 
 @venv_only
-def test_a_shell_finds_every_command_where_it_stands(clone_folder: Path) -> None:
+def test_a_shell_finds_every_command_where_it_stands(demo_clone_folder: Path) -> None:
     lines = [line if line.startswith(".") else f"command -v {line.split()[0]}" for line in lines_to_type()]
-    assert len(type_into_shell(lines, clone_folder).splitlines()) == len(lines) - 1
+    assert len(type_into_shell(lines, demo_clone_folder).splitlines()) == len(lines) - 1
 
 
 @venv_only
-def test_a_shell_runs_what_it_says_is_done_with_a_run(clone_folder: Path) -> None:
+def test_a_shell_runs_what_it_says_is_done_with_a_run(demo_clone_folder: Path) -> None:
     lines = [line for line in lines_to_type() if re.match(r"\.|minitrans (translate|evaluate|explain|export)", line)]
-    shown = type_into_shell(lines, clone_folder)
+    shown = type_into_shell(lines, demo_clone_folder)
     assert shown.count("BLEU ") == 4  # two runs and their mean, and how it was computed
-    assert (clone_folder / "page.html").exists()
-    assert (clone_folder / "engine/model.bin").exists()
+    assert (demo_clone_folder / "page.html").exists()
+    assert (demo_clone_folder / "engine/model.bin").exists()
 
 
 def test_the_demo_ends_with_what_a_shell_runs() -> None:
@@ -94,12 +94,12 @@ def test_the_demo_ends_with_what_a_shell_runs() -> None:
 
 
 def test_it_shows_every_command() -> None:
-    assert {command for command, *_ in page_commands(README)} == {*cli.COMMANDS}
+    assert {command for command, *_ in minitrans_commands(README)} == {*cli.COMMANDS}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_commands_have_the_flags_they_are_given(path: Path) -> None:
-    for words in page_commands(PAGES[path]):
+    for words in minitrans_commands(PAGES[path]):
         assert cli.parse_command(words)[0] == words[0]
 
 
@@ -136,7 +136,7 @@ def test_its_python_example_runs(tiny_run: Path, tmp_path: Path, monkeypatch: py
     assert scope["minitrans"] is minitrans
 
 
-def flags_in(*files: Path) -> set[str]:
+def parser_flags(*files: Path) -> set[str]:
     """The flags that some files add to a parser."""
     texts = "\n".join(file.read_text(encoding="utf-8") for file in files)
     return set(re.findall(r'add_argument\(\s*"(--[\w-]+)"', texts))
@@ -162,7 +162,7 @@ def test_names_that_it_takes_from_the_code_are_there() -> None:
 def test_flags_and_settings_that_it_names_are_there(path: Path) -> None:
     settings = {f"{name}.{field}" for name, kind in SECTIONS.items() for field in signature(kind).parameters}
     parsers = [*(ROOT / "minitrans").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
-    known = {"--help", "--print-config", *BENCH_FLAGS, *flags_in(*parsers), *(f"--{setting}" for setting in settings)}
+    known = {"--help", "--print-config", *BENCH_FLAGS, *parser_flags(*parsers), *(f"--{name}" for name in settings)}
     assert set(re.findall(r"`(--[\w.-]+)", PAGES[path])) <= known
     of_runs = {"model.json", "model.safetensors"}
     named = re.findall(r"`((?:model|tokenizer|data|training|trainer)\.[\w.]+)`", PAGES[path])
@@ -206,7 +206,7 @@ def test_its_counts_are_right() -> None:
     assert all(f"sabotages the code in {len(SABOTAGES)} ways" in page for page in (verification, changes))
     assert [*re.findall(r" ## (\d+)\. ", lesson)][-1] == "17"
     assert "seventeen questions" in README
-    n_lines = sum(len(file.read_text("utf-8").splitlines()) for file in FILES_TO_READ)
+    n_lines = sum(len(file.read_text("utf-8").splitlines()) for file in MODEL_FILES_TO_READ)
     assert f"fewer than {-(-n_lines // 100) * 100:,} lines" in README
     assert f"{TRAINING_BYTES_PER_PARAMETER} bytes a parameter" in scale
     assert f"at most {_TOKENIZER_PAIRS:,} pairs of the corpus" in training

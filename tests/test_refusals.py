@@ -241,7 +241,7 @@ JSONL = '{"en": "one", "zh": "一"}\n'
 PARQUET_BYTES = parquet_bytes(en=["a"], zh=["a"])
 BAD_PARQUET = parquet_bytes(en=pa.array([b"\xff"]).view(pa.string()), zh=["a"])
 GZIP_BYTES = gzip.compress(b"one\n" * 50)
-CORPUS_REST = {"train.zh": "a\n" * 50, "valid.tsv": TSV}
+OTHER_FILES = {"train.zh": "a\n" * 50, "valid.tsv": TSV}
 GZIP_MESSAGE = "train.en.gz: damaged gzip file ("
 BAD_CORPORA: list[tuple[Mapping[str, str | bytes], str]] = [
     ({"valid.tsv": TSV}, "corpus has no train split, only: valid; add train.en and train.zh, or train.tsv"),
@@ -286,13 +286,13 @@ BAD_CORPORA: list[tuple[Mapping[str, str | bytes], str]] = [
     ({"train.parquet": parquet_bytes(en=["a"], de=["a"])}, "train.parquet: no column zh, only: en, de;"),
     ({"train.parquet": BAD_PARQUET}, "train.parquet: not a readable Parquet file ... UTF8"),
     ({"train.parquet": BAD_PARQUET.replace(b"zh", b"z\xe8")}, "train.parquet: not a readable Parquet file ... decode"),
-    (CORPUS_REST | {"train.en.gz": b"one\ntwo\n"}, f"{GZIP_MESSAGE} ... ); copy it again, or unpack it"),
-    (CORPUS_REST | {"train.en.gz": GZIP_BYTES[:-12]}, GZIP_MESSAGE),
-    (CORPUS_REST | {"train.en.gz": GZIP_BYTES[:-6] + b"x" + GZIP_BYTES[-5:]}, f"{GZIP_MESSAGE}CRC"),
-    (CORPUS_REST | {"train.en.gz": GZIP_BYTES[:10] + b"\x07" + GZIP_BYTES[11:]}, f"{GZIP_MESSAGE} ... block"),
-    (CORPUS_REST | {"train.en.gz": gzip.compress(bytes(1 << 23))}, "train.en.gz, line 1: it has more than 4194304 by"),
+    (OTHER_FILES | {"train.en.gz": b"one\ntwo\n"}, f"{GZIP_MESSAGE} ... ); copy it again, or unpack it"),
+    (OTHER_FILES | {"train.en.gz": GZIP_BYTES[:-12]}, GZIP_MESSAGE),
+    (OTHER_FILES | {"train.en.gz": GZIP_BYTES[:-6] + b"x" + GZIP_BYTES[-5:]}, f"{GZIP_MESSAGE}CRC"),
+    (OTHER_FILES | {"train.en.gz": GZIP_BYTES[:10] + b"\x07" + GZIP_BYTES[11:]}, f"{GZIP_MESSAGE} ... block"),
+    (OTHER_FILES | {"train.en.gz": gzip.compress(bytes(1 << 23))}, "train.en.gz, line 1: it has more than 4194304 by"),
 ]
-BAD_SPLIT_PARTS = ["half", "all[", "all[::2]", "all[0.5:]"]
+BAD_SPLIT_SLICES = ["half", "all[", "all[::2]", "all[0.5:]"]
 NON_FOLDER_PATHS = ["corpus", "./corpus", "../corpus", "/nowhere/corpus", "run/corpus", "a/b/corpus", "one"]
 BAD_RUN_CONFIGS = [
     *((text, "run/config.yaml is not YAML: ") for text in ("data: [", "[" * 10_000, "data: !!int x")),
@@ -325,7 +325,7 @@ TRAIN_FROM = f"{RETRAIN} new --training.init_from"
 SETTINGS_DIFFER_MESSAGE = "run/config.yaml and the settings given differ in "
 NOT_MARKED_MESSAGE = "is not marked as a run folder by a file .minitrans, so it is not overwritten"
 PROJECT_FILES = {f"project/{name}": "years: of work" for name in ("config.yaml", "README.md", "main.c")}
-BAD_RUN_DIRS: list[tuple[Setup, str, str]] = [
+RUN_DIR_REFUSALS: list[tuple[Setup, str, str]] = [
     ({}, f"{RETRAIN} run", "run is not empty; give --resume, --overwrite or another --run-dir"),
     ({}, f"{RETRAIN} run --resume", "run/checkpoints holds no checkpoint to resume from; train again with --overwrite"),
     ({}, f"{RETRAIN} run --resume --model.d_ff 64", f"{SETTINGS_DIFFER_MESSAGE}model"),
@@ -390,7 +390,7 @@ def edit_metadata(**changes: object) -> Setup:
     return given
 
 
-def edit_sizes(**changes: object) -> Setup:
+def edit_config(**changes: object) -> Setup:
     return edit_metadata(model=changes)
 
 
@@ -422,15 +422,15 @@ def claim_billion_layers(run: Path) -> None:
 BIAS = "encoder.norm.bias"
 DAMAGED, NO_FIT = "model.json is damaged (", "does not fit model.json"
 BAD_HASH = "does not have the sha256 that model.json gives"
-BAD_WORDS_MESSAGE = "words.txt is missing or damaged"
+BAD_WORDS_FILE_MESSAGE = "words.txt is missing or damaged"
 BAD_THRESHOLDS = [1, {"score": "low", "chrf": None}, {"score": -1, "chrf": []}, {"score": None, "chrf": None}, {"x": 1}]
 RUN_DAMAGES: list[tuple[Setup, str]] = [
     # Files
     *((remove_file(name), f"holds no finished run: {name} is missing") for name in (METADATA, WEIGHTS, TOKENIZER)),
     *((resize_file(name, 50), name) for name in (METADATA, WEIGHTS, TOKENIZER, WORDS)),
     *((resize_file(n, 2**40), f"{n} is damaged (1099511627776 bytes, more") for n in (METADATA, TOKENIZER, WORDS)),
-    (remove_file(WORDS), BAD_WORDS_MESSAGE),
-    ({f"run/{WORDS}": b"\xff\n"}, BAD_WORDS_MESSAGE),
+    (remove_file(WORDS), BAD_WORDS_FILE_MESSAGE),
+    ({f"run/{WORDS}": b"\xff\n"}, BAD_WORDS_FILE_MESSAGE),
     ({f"run/{WORDS}": b"a\nb\n"}, "words.txt is damaged (2 words, not ... ); train the run again"),
     ({f"run/{WORDS}": "".join(map("{}\n".format, range(9_999)))}, "words.txt is damaged (9999 words, not"),
     # model.json
@@ -442,28 +442,28 @@ RUN_DAMAGES: list[tuple[Setup, str]] = [
     *((edit_metadata(threshold=threshold), DAMAGED) for threshold in BAD_THRESHOLDS),
     (edit_metadata(target="zh\x1b[2J"), f"{DAMAGED} ... \\x1b"),
     (edit_metadata(sha256={TOKENIZER: "0" * 64}), f"{TOKENIZER} {BAD_HASH}"),
-    (edit_sizes(d_modl=3), f"{DAMAGED} ... d_modl"),
-    (edit_sizes(n_layers=1.0), f"{DAMAGED}n_layers is 1.0"),
-    (edit_sizes(d_head="16"), f"{DAMAGED} ... '<'"),
+    (edit_config(d_modl=3), f"{DAMAGED} ... d_modl"),
+    (edit_config(n_layers=1.0), f"{DAMAGED}n_layers is 1.0"),
+    (edit_config(d_head="16"), f"{DAMAGED} ... '<'"),
     (
-        edit_sizes(vocab_size=7),
+        edit_config(vocab_size=7),
         "vocab_size is 7 in the model, ... in the tokenizer; the files come from different runs",
     ),
-    (edit_sizes(pad_id=9), "pad_id is 9 in the model, 0 in the tokenizer"),
-    (edit_sizes(bos_id=9), "bos_id is 9 in the model, 1 in the tokenizer"),
-    (edit_sizes(eos_id=9), "eos_id is 9 in the model, 2 in the tokenizer"),
-    (edit_sizes(d_ff=99), f"{NO_FIT}: decoder.layers.0.ff.w_1.bias differs"),
+    (edit_config(pad_id=9), "pad_id is 9 in the model, 0 in the tokenizer"),
+    (edit_config(bos_id=9), "bos_id is 9 in the model, 1 in the tokenizer"),
+    (edit_config(eos_id=9), "eos_id is 9 in the model, 2 in the tokenizer"),
+    (edit_config(d_ff=99), f"{NO_FIT}: decoder.layers.0.ff.w_1.bias differs"),
     # Sizes of a giant: taking its memory would end the process
-    (edit_sizes(d_model=10**9), DAMAGED),
-    (edit_sizes(vocab_size=10**12), f"vocab_size is {10**12} in the model"),
-    (edit_sizes(n_layers=10**9), NO_FIT),
+    (edit_config(d_model=10**9), DAMAGED),
+    (edit_config(vocab_size=10**12), f"vocab_size is {10**12} in the model"),
+    (edit_config(n_layers=10**9), NO_FIT),
     (claim_billion_layers, f"{NO_FIT}: n_layers differs"),
-    (edit_sizes(n_heads=10**9, d_head=10**9), NO_FIT),  # more bytes than 64 bits can count
-    (edit_sizes(d_ff=10**12), NO_FIT),
-    (edit_sizes(d_ff=10**30), NO_FIT),
-    (edit_sizes(max_len=10**12), f"{DAMAGED}max_len is {10**12}"),
-    (edit_sizes(max_len=1 << 21), f"{DAMAGED}max_len is 2097152"),  # no weight tells of it
-    (edit_sizes(d_model=2**16, n_heads=1, d_head=1, max_len=2**20), f"{DAMAGED}max_len is 1048576, d_model 65536)"),
+    (edit_config(n_heads=10**9, d_head=10**9), NO_FIT),  # more bytes than 64 bits can count
+    (edit_config(d_ff=10**12), NO_FIT),
+    (edit_config(d_ff=10**30), NO_FIT),
+    (edit_config(max_len=10**12), f"{DAMAGED}max_len is {10**12}"),
+    (edit_config(max_len=1 << 21), f"{DAMAGED}max_len is 2097152"),  # no weight tells of it
+    (edit_config(d_model=2**16, n_heads=1, d_head=1, max_len=2**20), f"{DAMAGED}max_len is 1048576, d_model 65536)"),
     # The weights
     (edit_weights(lambda tensors: tensors.pop(BIAS)), f"{BIAS} differs"),
     (edit_weights(lambda tensors: tensors[BIAS][3].fill_(torch.nan)), f"damaged ({BIAS} is not finite)"),
@@ -485,7 +485,7 @@ REFUSAL_CASES: list[tuple[Setup, str, str]] = [
             f"{TRAIN_ON_CORPUS} --data.splits.train all --data.splits.valid {part}",
             f"data.splits.valid is {part}: ",
         )
-        for part in BAD_SPLIT_PARTS
+        for part in BAD_SPLIT_SLICES
     ),
     *(
         ({}, f"{TRAIN} --data.path {name}", f"cannot read data.path {Path(name)} ... directory; give a folder with")
@@ -496,7 +496,7 @@ REFUSAL_CASES: list[tuple[Setup, str, str]] = [
         for flags in ("", STREAM)
     ),
     *(({"run/config.yaml": text}, "verify run", said) for text, said in BAD_RUN_CONFIGS),
-    *BAD_RUN_DIRS,
+    *RUN_DIR_REFUSALS,
     *((damage, "translate run a", said) for damage, said in RUN_DAMAGES),
     *(
         (edit_metadata(**{side: "de"}), "evaluate RUN run --source one --reference one", f"{said}, ... en to zh; comp")

@@ -21,7 +21,7 @@ from minitrans.cachecheck.check import (
     deviation,
     dtype_tolerance,
     new_check_group,
-    pad_to_widest,
+    pad_weights_to_widest,
     to_str,
     worst,
 )
@@ -29,7 +29,7 @@ from minitrans.cachecheck.protocol import N_BEAMS, CachedModel, ModelAndTokens, 
 
 ALL_SPLITS_LENGTH = 5  # tokens that are fed in literally every split
 LONG_LENGTH = 24  # tokens of a long sentence, where no window calls for more
-GENERATION_MAX_LENGTH = 16  # tokens of a prompt and what is generated after it
+MAX_LENGTH_WITH_PROMPT = 16  # tokens of a prompt and what is generated after it
 MAX_DRAFT = 8  # tokens of the longest draft, where there is no window
 MIN_EFFECT = 1e-7  # what another token has to move logits by at least, of the largest logit
 
@@ -39,7 +39,7 @@ claim, STEP_CHECKS = new_check_group("Steps and the full pass")
 
 def concat_outputs(steps: Sequence[list[Tensor]]) -> list[Tensor]:
     """Put the numbers of successive chunks together, along the positions."""
-    return [torch.cat(pad_to_widest(*parts), dim=-2) for parts in zip(*steps, strict=True)]
+    return [torch.cat(pad_weights_to_widest(*parts), dim=-2) for parts in zip(*steps, strict=True)]
 
 
 def feed_in_chunks(case: ModelAndTokens[Any], chunks: int | list[int] = 1) -> list[Tensor]:
@@ -173,7 +173,7 @@ def attention_weights_deviation(case: ModelAndTokens[Any]) -> Deviation:
     if case.model.dtype == torch.float64 and any(
         torch.equal(w, w.float().double()) and not torch.equal(w, w.bfloat16().double()) for w in weights
     ):
-        difference.computed_in = torch.float32
+        difference.rounding_dtype = torch.float32
     return difference
 
 
@@ -330,7 +330,7 @@ def left_padding_deviation(case: ModelAndTokens[Any]) -> Deviation:
 
 
 @claim("padding.left-mask-alone", "logits of each row alone, and in one batch with longer ones")
-def left_padding_by_mask_deviation(case: ModelAndTokens[Any]) -> Deviation:
+def left_padding_without_positions_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Nor does it where only the mask is given: the model finds the positions by itself."""
     return target_padding_deviation(case.with_variant("mask alone"), "left")
 
@@ -469,8 +469,8 @@ TIE_GAP = dtype_tolerance(torch.float32)  # how far apart two logits of a tie ma
 
 
 def generate_tokens(case: ModelAndTokens[Any], prompts: Tensor, way: str, mask: Tensor | None = None) -> Tensor:
-    """The prompts (B, T) and what is generated after them; with them no more than GENERATION_MAX_LENGTH tokens."""
-    n = min(case.model.max_len or GENERATION_MAX_LENGTH, GENERATION_MAX_LENGTH) - prompts.size(1)
+    """The prompts (B, T) and what is generated after them; with them no more than MAX_LENGTH_WITH_PROMPT tokens."""
+    n = min(case.model.max_len or MAX_LENGTH_WITH_PROMPT, MAX_LENGTH_WITH_PROMPT) - prompts.size(1)
     outputs: Tensor = call_model(case.model.generate, case.memory(), prompts, n, way, mask)
     shape = N_BEAMS if "beams" in way else len(prompts), prompts.size(1) + n
     if outputs.shape != shape or not (outputs[:, : prompts.size(1)] == prompts).all():
@@ -489,7 +489,7 @@ def logit_gap(case: ModelAndTokens[Any], n_given: int) -> Deviation:
 def repeating_prompt_case(case: ModelAndTokens[Any], b: int) -> ModelAndTokens[Any]:
     """A row's source, and a prompt whose end has been there before, so that something is found in it."""
     row = case.unpadded_row(b)
-    length = min(case.model.max_len or GENERATION_MAX_LENGTH, GENERATION_MAX_LENGTH) // 2
+    length = min(case.model.max_len or MAX_LENGTH_WITH_PROMPT, MAX_LENGTH_WITH_PROMPT) // 2
     return row.with_tokens(torch.cat([row.tokens[:, :3], row.tokens[:, 1:3]], 1)[:, :length])
 
 
@@ -532,7 +532,7 @@ def ragged_logit_gap(case: ModelAndTokens[Any]) -> Deviation:
 @claim(
     "generate.beams", "log-probability per token, by the full pass, of the beams in order", tolerance=TIE_GAP, lower=()
 )
-def beam_search_deviation(case: ModelAndTokens[Any]) -> Deviation:
+def cached_beam_search_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Beam search finds with a cache what it finds without one."""
     deviations = []
     for b in range(len(case.tokens)):

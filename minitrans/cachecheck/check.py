@@ -89,7 +89,7 @@ class Result:
         return self.offered and not self.passed
 
     @property
-    def first_failed(self) -> Measurement:
+    def first_failure(self) -> Measurement:
         """The outcome in the first dtype in which it failed."""
         return next(m for m in self.by_dtype.values() if not m.passed)
 
@@ -136,11 +136,11 @@ class Check:
         except NotOfferedError as error:
             lacking = str(error)
         measured = {
-            dtype: Measurement(float(x), self.tolerance_in(x.computed_in or dtype)) for dtype, x in errors.items()
+            dtype: Measurement(float(x), self.tolerance_in(x.rounding_dtype or dtype)) for dtype, x in errors.items()
         }
         details = [x.locate(measured[dtype].tolerance) for dtype, x in errors.items() if not measured[dtype].passed][:1]
-        details += [f"part of it is computed in {dtype_name(x.computed_in)}, and allowed its rounding"
-                    for x in errors.values() if x.computed_in]  # fmt: skip
+        details += [f"part of it is computed in {dtype_name(x.rounding_dtype)}, and allowed its rounding"
+                    for x in errors.values() if x.rounding_dtype]  # fmt: skip
         return Result(
             id=self.id,
             group=self.group,
@@ -208,17 +208,17 @@ class Report:
     Attributes:
         checks: One result for each check.
         sabotages: One entry for each sabotage; None if there was no self-test.
-        all_must_catch: Whether each check has to have caught one.
+        each_must_catch: Whether each check has to have caught one.
     """
 
     checks: list[Result]
     sabotages: list[Caught] | None = None
-    all_must_catch: bool = True
+    each_must_catch: bool = True
 
     @property
     def blind_checks(self) -> list[str]:
         """Ids of the checks that should have caught a sabotage, and caught none; empty without a self-test."""
-        if self.sabotages is None or not self.all_must_catch:
+        if self.sabotages is None or not self.each_must_catch:
             return []
         caught = {id_ for sabotage in self.sabotages for id_ in sabotage.caught_by}
         return [result.id for result in self.checks if result.id not in caught]
@@ -237,13 +237,13 @@ class Deviation(float):
         position_errors: (B, n), the largest deviation of each row at each position; None where there are no such.
         offset: Which position the first is.
         context: What was done when they were found, as "fed in chunks of 3 + 2"; empty if that is plain.
-        computed_in: The dtype whose rounding it is measured by, where that is lower than the model's.
+        rounding_dtype: The dtype whose rounding it is measured by, where that is lower than the model's.
     """
 
     position_errors: Tensor | None = None
     offset: int = 0
     context: str = ""
-    computed_in: torch.dtype | None = None
+    rounding_dtype: torch.dtype | None = None
 
     def named(self, what: str = "", offset: int = 0) -> "Deviation":
         """The same with what was done, and the position at which it begins."""
@@ -293,10 +293,10 @@ def compare(got: Sequence[Tensor], want: Sequence[Tensor]) -> Deviation:
 
     Of four axes the last is filled up with zeros: weights of tokens that do not exist yet are 0.
     """
-    return worst([deviation(*pad_to_widest(a, b)) for a, b in zip(got, want, strict=True)])
+    return worst([deviation(*pad_weights_to_widest(a, b)) for a, b in zip(got, want, strict=True)])
 
 
-def pad_to_widest(*parts: Tensor) -> list[Tensor]:
+def pad_weights_to_widest(*parts: Tensor) -> list[Tensor]:
     """Attention weights (B, H, n, k), each made as wide as the widest by zeros; numbers of other axes as they are."""
     if any(x.dim() != 4 for x in parts):
         return list(parts)

@@ -73,7 +73,7 @@ def lookahead_distance(case: ModelAndTokens[Any]) -> int:
     return furthest
 
 
-def _left_padded_pair(case: ModelAndTokens[Any]) -> list[Tensor]:
+def _two_paddings(case: ModelAndTokens[Any]) -> list[Tensor]:
     """The logits with two tokens of padding on the left, and with two others."""
     tokens = torch.cat([case.tokens[:, :2], case.tokens], 1)
     mask = (torch.arange(tokens.size(1)) >= 2).expand_as(tokens)
@@ -83,7 +83,7 @@ def _left_padded_pair(case: ModelAndTokens[Any]) -> list[Tensor]:
 
 def counts_padding(case: ModelAndTokens[Any]) -> bool:
     """What stands in the padding on the left of a prompt does not matter, but how much of it there is does."""
-    one, other = _left_padded_pair(case)
+    one, other = _two_paddings(case)
     return not _differ_at(one, other).any() and bool(_differ_at(one, case.full_pass()[0]).any())
 
 
@@ -165,14 +165,14 @@ STEP_CHECK_IDS = ("steps", "chunks", "lengths", "greedy", "score", "static", "we
 CAUSAL_CHECK_IDS = ("causal.prefix", "causal.values", "causal.gradient")
 SOURCE_CHECK_IDS = ("source.padding", "source.padding-token")
 PADDING_CHECK_IDS = ("padding.right", "padding.left", "padding.left-mask-alone")
-COMPARISON_IDS = (*STEP_CHECK_IDS, *CAUSAL_CHECK_IDS, *SOURCE_CHECK_IDS, *PADDING_CHECK_IDS)
+LOGITS_CHECK_IDS = (*STEP_CHECK_IDS, *CAUSAL_CHECK_IDS, *SOURCE_CHECK_IDS, *PADDING_CHECK_IDS)
 # What they run the model with, where it offers that: see `CachedModel.variants`.
 VARIANTS = {"static": "static", "weights": "weights", "padding.left-mask-alone": "mask alone", "rollback": "rollback"}
 # The first that fits is named, so that what explains more comes before what explains less.
 PATTERNS = [
-    Pattern("random numbers are drawn, as by dropout outside of eval mode", (*COMPARISON_IDS, "random"),
+    Pattern("random numbers are drawn, as by dropout outside of eval mode", (*LOGITS_CHECK_IDS, "random"),
             lambda case: not _allclose(case.full_pass()[0], case.full_pass()[0])),
-    Pattern("something inside is computed in float32", COMPARISON_IDS, lambda case: case.model.dtype == torch.float64,
+    Pattern("something inside is computed in float32", LOGITS_CHECK_IDS, lambda case: case.model.dtype == torch.float64,
             dtype_tolerance(torch.float32)),
     Pattern("the causal mask is one late: a token sees the next one", (*CAUSAL_CHECK_IDS, *STEP_CHECK_IDS),
             lambda case: 0 < lookahead_distance(case) < case.tokens.size(1) - 1),  # a further one in each layer
@@ -180,7 +180,7 @@ PATTERNS = [
             lambda case: lookahead_distance(case) == case.tokens.size(1) - 1),
     Pattern("padding is attended to", SOURCE_CHECK_IDS,
             lambda case: not cache_checks.source_pad_token_deviation(case) <= MIN_TOKEN_EFFECT),
-    Pattern("padding is attended to", PADDING_CHECK_IDS, lambda case: bool(_differ_at(*_left_padded_pair(case)).any())),
+    Pattern("padding is attended to", PADDING_CHECK_IDS, lambda case: bool(_differ_at(*_two_paddings(case)).any())),
     Pattern("padding is not attended to, but counted: positions begin where the padding does", PADDING_CHECK_IDS,
             counts_padding),
     Pattern("positions start at 0 again at every step", STEP_CHECK_IDS, positions_restart),

@@ -195,7 +195,7 @@ class HFModel(CachedModel[DecodingState]):
             cache.activate_past_recording()
         return cache
 
-    def _outputs(self, output: Any, fed: int) -> list[Tensor]:
+    def _logits_and_weights(self, output: Any, n_fed: int) -> list[Tensor]:
         """Logits; and weights, if they are wanted, with a column for each of the tokens so far.
 
         A cache that slides keeps the last keys alone: the others have no weight.
@@ -203,7 +203,7 @@ class HFModel(CachedModel[DecodingState]):
         numbers = [output.logits]
         if self._flags:
             own = getattr(output, "decoder_attentions", None) or getattr(output, "attentions", None) or ()
-            numbers += [F.pad(w, (max(0, fed - w.size(-1)), 0)) for w in own if w is not None]
+            numbers += [F.pad(w, (max(0, n_fed - w.size(-1)), 0)) for w in own if w is not None]
             numbers += [w for w in getattr(output, "cross_attentions", None) or () if w is not None]
             if len(numbers) == 1:
                 raise NotOfferedError("it returns no attention weights")
@@ -240,7 +240,7 @@ class EncoderDecoder(HFModel):
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
         """Without a cache; with the source's ids, as in training: without them some make no causal mask."""
-        return self._outputs(self._run(memory, tokens, input_ids=memory[1], use_cache=False), tokens.size(1))
+        return self._logits_and_weights(self._run(memory, tokens, input_ids=memory[1], use_cache=False), tokens.size(1))
 
     def new_cache(self, memory: Any, n_rows: int, capacity: int) -> DecodingState:
         """Two caches of theirs, for the target and the source."""
@@ -250,7 +250,9 @@ class EncoderDecoder(HFModel):
     def feed(self, tokens: Tensor, cache: DecodingState, mask: Tensor | None = None) -> list[Tensor]:
         """With the cache."""
         cache.n_fed += tokens.size(1)
-        return self._outputs(self._run(cache.memory, tokens, past_key_values=cache.cache, use_cache=True), cache.n_fed)
+        return self._logits_and_weights(
+            self._run(cache.memory, tokens, past_key_values=cache.cache, use_cache=True), cache.n_fed
+        )
 
     def _run(self, memory: Any, tokens: Tensor, **how: Any) -> Any:
         encoded, _, src_mask = memory
@@ -274,7 +276,7 @@ class DecoderOnly(HFModel):
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
         """Without a cache."""
         output = self.model(tokens, use_cache=False, **self._mask_kwargs(mask, tokens), **self._flags)
-        return self._outputs(output, tokens.size(1))
+        return self._logits_and_weights(output, tokens.size(1))
 
     def new_cache(self, memory: Any, n_rows: int, capacity: int) -> DecodingState:
         """One of theirs; a `state` is None, and is given back."""
@@ -304,7 +306,7 @@ class DecoderOnly(HFModel):
             output, cache.cache = self.model(tokens, **options), None  # its cache may be one of its own
         if cache.cache is None or name == "state":
             cache.cache = output[name]
-        return self._outputs(output, cache.n_fed)
+        return self._logits_and_weights(output, cache.n_fed)
 
     def _mask_kwargs(self, mask: Tensor | None, tokens: Tensor) -> dict[str, Tensor]:
         """The arguments that say what is real, of all tokens so far."""
@@ -361,12 +363,12 @@ def small_model(architecture: str, **settings: object) -> HFModel:
     if architecture not in adapter_by_name():
         raise LoadError(f"transformers {transformers.__version__} has no {architecture} that decodes")
     try:
-        return call_model(_first_model_made, architecture, settings)  # a configuration may refuse in any way
+        return call_model(_build_with_fallbacks, architecture, settings)  # a configuration may refuse in any way
     except NotOfferedError as error:
         raise LoadError(f"no small {architecture} can be made, give a folder with a model: {error}") from error
 
 
-def _first_model_made(architecture: str, settings: dict[str, object]) -> HFModel:
+def _build_with_fallbacks(architecture: str, settings: dict[str, object]) -> HFModel:
     name, kind = adapter_by_name()[architecture]
     config_class, own = transformers.CONFIG_MAPPING[name], {**ARCHITECTURE_SETTINGS.get(name, {}), **settings}
     first: Exception | None = None

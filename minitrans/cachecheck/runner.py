@@ -66,7 +66,7 @@ def run(model: CachedModel[Any]) -> Report:
 def run_checks(cases: Mapping[torch.dtype, ModelAndTokens[Any]], checks: Sequence[Check]) -> list[Result]:
     """What checks find in sentences for a model; of one that fails, also what that looks like."""
     results = [check.run(cases, may_lack=True) for check in checks]
-    failed = {r.id: r.first_failed.measured for r in results if r.failed}
+    failed = {r.id: r.first_failure.measured for r in results if r.failed}
     looks_like = explain_failures(next(iter(cases.values())), failed)
     return [replace(r, detail="; ".join(filter(None, [r.detail, looks_like.get(r.id, "")]))) for r in results]
 
@@ -116,5 +116,5 @@ def failure_line(result: Result) -> str:
         return f"steps: {result.detail}"
     if not result.failed:
         return ""
-    measured, allowed = to_str(result.first_failed.measured), to_str(result.first_failed.tolerance)
+    measured, allowed = to_str(result.first_failure.measured), to_str(result.first_failure.tolerance)
     return f"{result.id}: {measured}, at most {allowed} is allowed: {result.detail or result.claim}"

@@ -109,7 +109,7 @@ def translate_command(args: Namespace) -> int:
         number, n_unsure = numbers.start, 0
         for chunk in chunks:
             with bar as progress:  # hidden while standard output is written, which may be the same terminal
-                outputs = list(output_lines(translator, chunk, number, args, unsure_display))
+                outputs = list(lines_and_unsure(translator, chunk, number, args, unsure_display))
                 number += len(chunk)
                 if progress:
                     progress.advance(progress.task_ids[0], len(chunk))
@@ -121,7 +121,7 @@ def translate_command(args: Namespace) -> int:
     return 0
 
 
-def output_lines(
+def lines_and_unsure(
     translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace, unsure_display: str
 ) -> Iterator[tuple[str, bool]]:
     """The lines to write for some lines, numbered from `first_line`; and for each, whether it is unsure.

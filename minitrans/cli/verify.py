@@ -85,7 +85,7 @@ def check_minitrans_model(args: Namespace, progress: "Console") -> "tuple[Report
 
     from rich.progress import track
 
-    from minitrans.verify.run_checks import report_sabotage_failures, run, sabotages_to_run, self_test
+    from minitrans.verify.run_checks import report_failures_under, run, sabotages_to_run, self_test
     from minitrans.verify.subject import fresh_model, load_run_and_pairs, model_and_random_pairs
 
     if args.sabotage and (args.run or args.data or args.self_test):
@@ -93,7 +93,7 @@ def check_minitrans_model(args: Namespace, progress: "Console") -> "tuple[Report
     with progress.status("measuring"):
         subject = load_run_and_pairs(Path(args.run), args.data) if args.run else model_and_random_pairs(fresh_model())
         if args.sabotage:
-            return report_sabotage_failures(args.sabotage, args.compiled), subject
+            return report_failures_under(args.sabotage, args.compiled), subject
         report = run(subject=subject, compiled=args.compiled)
     if args.self_test:
         total, disable = len(sabotages_to_run(args.compiled)), not progress.is_terminal
@@ -123,5 +123,5 @@ def check_hugging_face_model(args: Namespace, progress: "Console") -> "tuple[Rep
         except NotOfferedError as error:
             raise UserError(f"--model {args.model} cannot compute a full pass here: {error}") from error
         if args.self_test:
-            report = replace(report, sabotages=list(self_test(model)), all_must_catch=False)
+            report = replace(report, sabotages=list(self_test(model)), each_must_catch=False)
     return report, model

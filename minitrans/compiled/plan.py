@@ -20,10 +20,10 @@ from minitrans.model.transformer import Decoder, Encoder, Transformer, Transform
 
 SublayerKind = Literal["self-attention", "cross-attention", "feed-forward", "norm"]
 HasDropout = MultiHeadAttention | Dropout
-ModuleSpec = dict[str, Any]  # a module by the names in it, see `known_architecture`
+ModuleSpec = dict[str, Any]  # a module by the names in it, see `architecture_spec`
 
 TYPE = "type"
-COMMON_ATTRIBUTES = {*vars(nn.Module()), "config", "p", "dropout"}  # besides those of an architecture
+ALLOWED_ATTRIBUTES = {*vars(nn.Module()), "config", "p", "dropout"}  # besides those of an architecture
 HOOKS = {"forward": ("_forward_pre_hooks", "_forward_hooks"), "backward": ("_backward_pre_hooks", "_backward_hooks")}
 
 
@@ -75,7 +75,7 @@ class Plan:
     decoder: Sequence[Sublayer]
 
 
-def known_architecture(c: TransformerConfig) -> ModuleSpec:
+def architecture_spec(c: TransformerConfig) -> ModuleSpec:
     """What a model of these sizes is made of.
 
     A dict is a module: under TYPE its type, under every other name what has that name in it. That is another module, or
@@ -117,7 +117,7 @@ def read_plan(model: Transformer) -> Plan:
     """
     if _has_any_global_hook():
         raise NotAdmittedError("a hook is set on all modules of the process")
-    _check_module("", model, known_architecture(model.config) if type(model) is Transformer else {TYPE: Transformer})
+    _check_module("", model, architecture_spec(model.config) if type(model) is Transformer else {TYPE: Transformer})
     tables = model.src_embedding.weight, model.tgt_embedding.weight, model.output.weight
     n_tables = len({id(table) for table in tables})
     if n_tables == 2:
@@ -146,7 +146,7 @@ def _check_module(name: str, module: nn.Module, known: ModuleSpec) -> None:
     for direction, attributes in HOOKS.items():
         if any(getattr(module, attribute) for attribute in attributes):
             raise NotAdmittedError(f"{place} has a {direction} hook")
-    if own := vars(module).keys() - COMMON_ATTRIBUTES - known.keys() - {*getattr(module, "__constants__", ())}:
+    if own := vars(module).keys() - ALLOWED_ATTRIBUTES - known.keys() - {*getattr(module, "__constants__", ())}:
         raise NotAdmittedError(f"{place} has an attribute {min(own)} that is not known")
     parts = {n: x for n, x in (module._modules | module._parameters | module._buffers).items() if x is not None}
     if others := parts.keys() - known.keys():

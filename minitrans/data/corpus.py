@@ -62,7 +62,7 @@ def load_corpus(config: DataConfig) -> DatasetDict:
             )
     train = splits.pop("train")
     others = {"valid": splits.pop(valid), **splits}
-    return DatasetDict({"train": _without_faulty_pairs(train, others, config), **others})
+    return DatasetDict({"train": _drop_faulty_pairs(train, others, config), **others})
 
 
 def find_pair_numbers(config: DataConfig, reader: Reader, wanted: Container[tuple[str, str]]) -> list[int]:
@@ -123,7 +123,7 @@ def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | No
     Raises:
         UserError: The text does not fit the settings, or `cache_dir` cannot be written.
     """
-    parts = train._fingerprint, config, config.spm_options, _TOKENIZER_PAIRS, sentencepiece.__version__, _reading_code()
+    parts = train._fingerprint, config, config.spm_options, _TOKENIZER_PAIRS, sentencepiece.__version__, _reader_code()
     path = _cache_path(cache_dir, ".model", *parts)
     if path.is_file():
         tokenizer = Tokenizer.load(path)
@@ -161,7 +161,7 @@ def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | 
     ids = datasets.Sequence(datasets.Value("int32"))
     tokenized = DatasetDict()
     for split, pairs in corpus.items():
-        path = _cache_path(cache_dir, ".arrow", pairs._fingerprint, tokenizer.digest, _reading_code())
+        path = _cache_path(cache_dir, ".arrow", pairs._fingerprint, tokenizer.digest, _reader_code())
         processes = min(_n_cores(), len(pairs) // _PAIRS_PER_PROCESS)
         tokenized[split] = pairs.map(
             _encode_pairs,
@@ -217,14 +217,14 @@ def _n_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _cache_path(cache_dir: str | None, ending: str, *parts: object) -> Path:
+def _cache_path(cache_dir: str | None, suffix: str, *key_parts: object) -> Path:
     """A file in the cache, named after everything that decides what it holds."""
     folder = Path(cache_dir or datasets.config.HF_DATASETS_CACHE) / "minitrans"
     make_folder(folder, "set data.cache_dir to another folder")
-    return folder / f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}{ending}"
+    return folder / f"{hashlib.sha256(repr(key_parts).encode()).hexdigest()[:32]}{suffix}"
 
 
-def _reading_code() -> bytes:
+def _reader_code() -> bytes:
     """The code that reads lines, for the keys of the cache: after an edit, text is read again."""
     return Path(reading.__file__).read_bytes()
 
@@ -248,7 +248,7 @@ def _read_splits(config: DataConfig) -> dict[str, Dataset]:
     splits = {}
     for name, split in open_splits(config).items():
         if config.streaming and name == config.train_split:
-            split = split._replace(rows=split.rows.take(_TOKENIZER_PAIRS))
+            split = split._replace(row_stream=split.row_stream.take(_TOKENIZER_PAIRS))
         elif not split.content_key and config.splits is not None and name not in config.splits.values():
             continue  # a stream that nobody needs
         splits[name] = _read_split(split, config)
@@ -272,7 +272,7 @@ def _slice_splits(splits: dict[str, Dataset], split: str, part: str) -> Dataset:
     )
 
 
-def _hash_split(pairs: Dataset, config: DataConfig) -> filters.PairHashes:
+def _pair_hashes(pairs: Dataset, config: DataConfig) -> filters.PairHashes:
     """Hash a split, once: the result is kept on disk, because a million pairs take seconds."""
     path = _cache_path(config.cache_dir, ".npy", _READER_VERSION, "blake2b", pairs._fingerprint)
     if not path.is_file():
@@ -281,18 +281,18 @@ def _hash_split(pairs: Dataset, config: DataConfig) -> filters.PairHashes:
     return filters.PairHashes(*np.load(path))
 
 
-def _without_faulty_pairs(train: Dataset, others: dict[str, Dataset], config: DataConfig) -> Dataset:
-    hashes = {split: _hash_split(pairs, config) for split, pairs in others.items()}
+def _drop_faulty_pairs(train: Dataset, others: dict[str, Dataset], config: DataConfig) -> Dataset:
+    hashes = {split: _pair_hashes(pairs, config) for split, pairs in others.items()}
     tests = {split: other for split, other in hashes.items() if split != "valid"}
-    filters.log_faults(filters.overlap_faults(hashes["valid"], tests), "validation")
-    own, empty = _hash_split(train, config), filters.empty_sides(train.data)
+    filters.log_kept_faults(filters.source_overlaps(hashes["valid"], tests), "validation")
+    own, empty = _pair_hashes(train, config), filters.empty_sides(train.data)
     faults = {"one side is empty": empty}
-    repeated = filters.overlap_faults(own, hashes) | {"the same as an earlier pair": filters.duplicate_pairs(own)}
+    repeated = filters.source_overlaps(own, hashes) | {"the same as an earlier pair": filters.duplicate_pairs(own)}
     purpose = "first training" if config.streaming else "training"
     if config.deduplicate:
         faults |= repeated
     else:
-        filters.log_faults({fault: repeats & ~empty for fault, repeats in repeated.items()}, purpose)
+        filters.log_kept_faults({fault: repeats & ~empty for fault, repeats in repeated.items()}, purpose)
     kept = filters.mark_kept(faults, purpose)
     if not kept.any():
         raise UserError(

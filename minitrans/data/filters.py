@@ -55,7 +55,7 @@ def empty_sides(pairs: pa.Table) -> BoolArray:
     return ~full.to_numpy()
 
 
-def overlap_faults(hashes: PairHashes, others: Mapping[str, PairHashes]) -> dict[str, BoolArray]:
+def source_overlaps(hashes: PairHashes, others: Mapping[str, PairHashes]) -> dict[str, BoolArray]:
     """Tell, for each other split, which of the N pairs have a source that occurs there too."""
     faults = {}
     for split, other in others.items():
@@ -111,7 +111,7 @@ def mark_kept(faults: Mapping[str, BoolArray], purpose: str) -> BoolArray:
     return kept
 
 
-def log_faults(faults: Mapping[str, BoolArray], purpose: str) -> None:
+def log_kept_faults(faults: Mapping[str, BoolArray], purpose: str) -> None:
     """Count in the log what `mark_kept` would leave out, but keep it."""
     for fault, faulty in faults.items():
         if faulty.any():

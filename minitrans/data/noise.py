@@ -16,10 +16,10 @@ Pair = tuple[str, str]
 
 END_MARKS = ".?!。？！"
 EMOJI = [*"😀😂😊😍😭😅😉😎👍🙏🎉🔥🥰😢😡🤔👋💪✨🌹", "❤️", "☀️"]
-QUOTES = {"zh": "“”", "ja": "「」", "de": "„“", "fr": "«»", "ru": "«»", "pl": "„”"}  # other languages have plain ones
+QUOTES_BY_LANGUAGE = {"zh": "“”", "ja": "「」", "de": "„“", "fr": "«»", "ru": "«»", "pl": "„”"}  # else plain
 
 
-def repeat_source_end_mark(source: str, target: str, rng: random.Random, _: str) -> Pair:
+def repeat_end_mark(source: str, target: str, rng: random.Random, _: str) -> Pair:
     """Repeat the end mark in the source; a full stop becomes dots in both."""
     if source[-1] == ".":
         return source + "..", target.rstrip(".。") + ("……" if target[-1] == "。" else "...")
@@ -70,7 +70,7 @@ NOISES: dict[str, Callable[[str, str, random.Random, str], Pair]] = {
     "title": lambda s, t, *_: (re.sub(r"(?<![\w'])[^\W\d_]", lambda letter: letter[0].upper(), s), t),
     "lower": lambda s, t, *_: (s.lower(), t),
     "no_end": lambda s, t, *_: (s.rstrip(END_MARKS), t.rstrip(END_MARKS)),
-    "more_ends": repeat_source_end_mark,
+    "more_ends": repeat_end_mark,
     "other_end": replace_end_mark,
     "blank_before_end": lambda s, t, *_: (re.sub(rf"([{END_MARKS}]+)$", r" \1", s), t),
     "no_apostrophes": lambda s, t, *_: (re.sub(r"(?<=\w)'(?=\w)", "", s), t),
@@ -78,7 +78,7 @@ NOISES: dict[str, Callable[[str, str, random.Random, str], Pair]] = {
     "typo": lambda s, t, rng, _: (change_word(s, 4, rng, misspell_word), t),
     "emoji": add_emoji,
     "item": add_list_mark,
-    "quotes": lambda s, t, _, language: (f'"{s}"', t.join(QUOTES.get(language, '""'))),
+    "quotes": lambda s, t, _, language: (f'"{s}"', t.join(QUOTES_BY_LANGUAGE.get(language, '""'))),
 }
 
 

@@ -49,12 +49,12 @@ class OpenSplit(NamedTuple):
 
     Attributes:
         where: What to call it in a message.
-        rows: Its rows, for `read_tables`; between two tables, its state is that of the next one.
+        row_stream: Its rows, for `read_tables`; between two tables, its state is that of the next one.
         content_key: What decides the text; empty if that is not known before the text is read.
     """
 
     where: str
-    rows: IterableDataset
+    row_stream: IterableDataset
     content_key: tuple[object, ...]
 
 
@@ -79,7 +79,7 @@ def read_tables(split: OpenSplit, n_pairs: int, config: DataConfig) -> Iterator[
         UserError: The text is faulty, a language is not among its columns or is not text, or the stream breaks off.
     """
     try:
-        for rows in split.rows.iter(n_pairs):
+        for rows in split.row_stream.iter(n_pairs):
             yield _select_columns(pa.table(rows), split.where, config)
     except UserError:
         raise
@@ -248,7 +248,7 @@ def _line_pairs(source: UPath, target: UPath) -> Iterator[tuple[str, str]]:
 def _delimited_pairs(path: UPath, config: DataConfig) -> Iterator[tuple[str, str]]:
     lines = enumerate(_read_lines(path), start=1)
     tsv = ((number, line.split("\t")) for number, line in lines)  # no quoting: a quotation mark is text
-    rows = _csv_fields(path) if _file_format(path) == ".csv" else tsv
+    rows = _numbered_csv_rows(path) if _file_format(path) == ".csv" else tsv
     _, header = next(rows, (0, []))
     source, target = (_column_index(header, column, str(path)) for column in config.columns)
     for number, fields in rows:
@@ -257,7 +257,7 @@ def _delimited_pairs(path: UPath, config: DataConfig) -> Iterator[tuple[str, str
         yield fields[source], fields[target]
 
 
-def _csv_fields(path: UPath) -> Iterator[tuple[int, list[str]]]:
+def _numbered_csv_rows(path: UPath) -> Iterator[tuple[int, list[str]]]:
     rows = csv.reader((line + "\n" for line in _read_lines(path)), strict=True)
     try:
         for fields in rows:

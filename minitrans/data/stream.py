@@ -12,13 +12,13 @@ from datasets import Dataset
 
 from minitrans.data.batching import IdRows
 from minitrans.data.distributed import all_gather, slice_of_rank
-from minitrans.data.filters import duplicate_pairs, empty_sides, hash_pairs, length_faults, mark_kept, overlap_faults
+from minitrans.data.filters import duplicate_pairs, empty_sides, hash_pairs, length_faults, mark_kept, source_overlaps
 from minitrans.data.loader import Buffer, ResumableLoader
 from minitrans.data.noise import Noise
 from minitrans.data.readers import CHUNK, open_train, read_tables
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
-from minitrans.text.reading import lowercase_words
+from minitrans.text.reading import split_lowercase_words
 from minitrans.text.tokenizer import Tokenizer
 
 MAX_WORDS = 1_000_000  # different words of a training text that are kept; they take 10 MB on disk, and 100 in memory
@@ -59,7 +59,7 @@ class StreamLoader(ResumableLoader):
         self._max_len = max_len
         self._others = {split: hash_pairs(pairs.data) for split, pairs in others.items()} if config.deduplicate else {}
         self._split = open_train(config)
-        self._beginning = self._split.rows.state_dict()
+        self._beginning = self._split.row_stream.state_dict()
         self.words: Counter[str] | None = Counter()
         super().__init__(tokenizer.pad_bos_eos_ids, config.batch_tokens, seed, noise, config.reversed_epochs)
         self._place |= {"pairs": self._beginning, "epoch": 0, "first": 0}
@@ -77,9 +77,9 @@ class StreamLoader(ResumableLoader):
         very_first, again = place["buffer"] == 0, place["position"] > 0
         while True:
             from_beginning, any_pair = before == self._beginning, False
-            self._split.rows.load_state_dict(before)
+            self._split.row_stream.load_state_dict(before)
             for pairs in read_tables(self._split, self._config.shuffle_buffer, self._config):
-                after = self._split.rows.state_dict()
+                after = self._split.row_stream.state_dict()
                 src, tgt = self._tokenize_usable_pairs(pairs, very_first, again)
                 begin = {"pairs": before, "epoch": epoch, "first": first}
                 any_pair |= len(src.lengths) > 0
@@ -90,12 +90,12 @@ class StreamLoader(ResumableLoader):
                 raise UserError(f"{self._config.path}: no training pair is left; set other limits in data")
             before, epoch, first = self._beginning, epoch + 1, 0
 
-    def _tokenize_usable_pairs(self, pairs: pa.Table, log_left_out: bool, words_counted: bool) -> tuple[IdRows, IdRows]:
+    def _tokenize_usable_pairs(self, pairs: pa.Table, log_left_out: bool, counted: bool) -> tuple[IdRows, IdRows]:
         """Return the usable pairs; the log counts the others if asked; words are not counted again."""
         faults = [empty_sides(pairs)]  # counted by `load_corpus` already, as are the repeated ones
         if self._config.deduplicate:
             hashes = hash_pairs(pairs)
-            faults += [duplicate_pairs(hashes), *overlap_faults(hashes, self._others).values()]
+            faults += [duplicate_pairs(hashes), *source_overlaps(hashes, self._others).values()]
         pairs = pairs.filter(pa.array(~np.any(faults, axis=0)))
         sources, targets = list[str](), list[str]()
         for some in (pairs.slice(start, CHUNK) for start in range(0, len(pairs), CHUNK)):
@@ -106,7 +106,7 @@ class StreamLoader(ResumableLoader):
         unfit = length_faults(src.lengths + 1, tgt.lengths + 1, self._max_len, self._config)
         fit = mark_kept(unfit, "first training") if log_left_out else ~np.any(list(unfit.values()), axis=0)
         kept = np.flatnonzero(fit)
-        self.words = add_word_counts(self.words, () if words_counted else (sources[i] for i in kept))
+        self.words = add_word_counts(self.words, () if counted else (sources[i] for i in kept))
         return src.take(kept), tgt.take(kept)
 
     def _encode_and_gather(self, lines: list[str]) -> IdRows:
@@ -129,7 +129,7 @@ def add_word_counts(counts: Counter[str] | None, lines: Iterable[str]) -> Counte
     if counts is None:
         return None
     for part, n in Counter(part for line in lines for part in line.split()).items():  # most stand there many times
-        for word in lowercase_words(part):
+        for word in split_lowercase_words(part):
             counts[word] += n
         if len(counts) > MAX_WORDS:
             logger.warning(

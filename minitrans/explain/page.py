@@ -89,8 +89,8 @@ def _layer_bytes(sentence: TracedTranslation) -> int:
     return sum(weights[0].numel() for weights in numbers) * 16 // 3
 
 
-def _json_dict(sentence: TracedTranslation, n_layers: int) -> dict[str, object]:
-    """What the script needs to know, for the last `n_layers` layers."""
+def _json_dict(sentence: TracedTranslation, n_last_layers: int) -> dict[str, object]:
+    """What the script needs to know, for the last `n_last_layers` layers."""
     attention, translation = sentence.attention, sentence.translation
     return {
         "text": sentence.text,
@@ -102,10 +102,10 @@ def _json_dict(sentence: TracedTranslation, n_layers: int) -> dict[str, object]:
         "log_prob": sentence.log_prob,
         "padded": sentence.n_padded,
         "forbidden": sentence.max_forbidden_weight,
-        "full": {kind: _as_float32_base64(getattr(attention, kind)[-n_layers:]) for kind in ATTENTION_KINDS},
+        "full": {kind: _as_float32_base64(getattr(attention, kind)[-n_last_layers:]) for kind in ATTENTION_KINDS},
         "cached": {
-            "decoder": _as_float32_base64(sentence.stepwise_decoder[-n_layers:]),
-            "cross": _as_float32_base64(sentence.stepwise_cross[-n_layers:]),
+            "decoder": _as_float32_base64(sentence.stepwise_decoder[-n_last_layers:]),
+            "cross": _as_float32_base64(sentence.stepwise_cross[-n_last_layers:]),
         },
         "steps": [step._asdict() for step in sentence.steps],
         "without": {kind: log_probs.tolist() for kind, log_probs in sentence.head_ablation_log_probs.items()},

@@ -146,15 +146,15 @@ def translate_fns(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[
 
 
 def engine_greedy(
-    engine: Any, pieces: Sequence[str], max_len: int, sources: Sequence[Sequence[int]]
+    engine: Any, vocabulary: Sequence[str], max_len: int, sources: Sequence[Sequence[int]]
 ) -> list[list[int]]:
     """What `greedy_decode` does, done by the engine: the target tokens of each source, without BOS and EOS.
 
-    Sources have no EOS, and at most max_len - 1 tokens; an empty one is not decoded. `pieces` are as for `save_engine`.
+    Sources: no EOS, at most max_len - 1 tokens; an empty one is not decoded. `vocabulary`: as `save_engine`'s `pieces`.
     """
     limits = [length_limit(len(source) + 1, max_len) for source in sources]
     results = engine.translate_batch(
-        [[pieces[i] for i in source] for source in sources],
+        [[vocabulary[i] for i in source] for source in sources],
         beam_size=1,
         min_decoding_length=0,  # with 1, the default, EOS could not come first
         max_decoding_length=max(limits, default=0),  # of the whole call; each row is cut at its own limit below
@@ -162,7 +162,7 @@ def engine_greedy(
         max_batch_size=BATCH_TOKENS,
         batch_type="tokens",
     )
-    ids = {piece: i for i, piece in enumerate(pieces)}
+    ids = {piece: i for i, piece in enumerate(vocabulary)}
     hypotheses = (result.hypotheses[0][:limit] for result, limit in zip(results, limits, strict=True))
     return [[ids[piece] for piece in row] for row in hypotheses]
 

@@ -17,7 +17,7 @@ LETTER_PIXELS = 7.5  # width of a wide letter, in pixels; a Chinese character ta
 MAX_LABEL_LETTERS = 14  # letters of a piece that are shown; the tooltip has all of them
 
 
-def heat_map(weights: Tensor, mask: Tensor, queries: Sequence[str], keys: Sequence[str]) -> Markup:
+def head_heat_maps(weights: Tensor, mask: Tensor, queries: Sequence[str], keys: Sequence[str]) -> Markup:
     """Attention weights of one sentence: a panel a head, a row a query, a column a key.
 
     A key that a query may attend to is a `rect` of class `w`, as opaque as its weight; any other is one of class
@@ -42,7 +42,7 @@ def heat_map(weights: Tensor, mask: Tensor, queries: Sequence[str], keys: Sequen
 def mask_picture(mask: Tensor, title: str, queries: Sequence[str], keys: Sequence[str]) -> Markup:
     """A mask under its title: keys that a query may attend to are filled (class `may`), others hatched (`masked`).
 
-    Mask and labels are as for `heat_map`.
+    Mask and labels are as for `head_heat_maps`.
     """
     grid = _grid_layout(queries, keys)
     return render_template("mask.svg", grid=grid, mask=mask.tolist(), title=title, queries=queries, keys=keys)

@@ -31,7 +31,7 @@ from minitrans.pages.render import render_template
 from minitrans.server.openapi import SPEC
 from minitrans.server.queue import BatchFunction, RequestQueue
 from minitrans.server.split_html import split_html
-from minitrans.text.reading import clean, lowercase_words
+from minitrans.text.reading import clean, split_lowercase_words
 from minitrans.translate.translator import Translator
 
 MAX_EXPLAINED_SENTENCES = 5  # sentences of a text whose figures are drawn: one takes as long as dozens of translations
@@ -251,7 +251,7 @@ class Api:
 
     def _detected_languages(self, text: str) -> list[dict[str, Any]]:
         """Each source language, with the percentage of the text's words that its run knows; 0 without a word list."""
-        tokens, shares = lowercase_words(text), Counter[str]()
+        tokens, shares = split_lowercase_words(text), Counter[str]()
         for (source, _), translator in self._translators.items():
             known = translator.bundle.source_words or ()
             shares[source] = max(shares[source], 100 * sum(word in known for word in tokens) // max(1, len(tokens)))

@@ -15,11 +15,11 @@ from typing import NamedTuple
 LONG_LINE_LENGTH = 2_000  # characters; in shorter lines nothing takes long, even what takes quadratic time
 _MAX_TYPO_LENGTH = 29  # letters of a word that is looked for among the known ones: it takes quadratic time
 _MAX_COMBINING_MARKS = 30  # on one letter, as in Unicode's stream-safe text format: sorting them takes quadratic time
-_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]")  # the last is SentencePiece's own mark for a space
+_CONTROL_OR_SPACE_MARK = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]")  # the last is SentencePiece's own mark for a space
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 # Beginnings of the names of characters that are written without blanks: each is a word.
-_UNSPACED = "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"
+_UNSPACED_NAMES = "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"
 # What people text in English, and what it is short for.
 TEXTING_ABBREVIATIONS = {
     "u": "you", "ur": "your", "r": "are", "pls": "please", "plz": "please", "thx": "thanks", "cuz": "because",
@@ -61,7 +61,7 @@ _TRAILING_EMOJI_OR_DOTS = re.compile(rf"(?: *{_EMOJI}| +[:;]-?[()]| *(?:\.{{2,}}
 # Where a sentence ends: not after "10." of a list, Mr. or a.m., and not in a quotation.
 _NOT_AFTER_ABBREVIATION = "".join(rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "st", "no", "vs", "etc"))
 _SENTENCE_BREAK = re.compile(rf"(?<=[^\s.?!][^\s.?!][.?!])(?<!^\d\d\.){_NOT_AFTER_ABBREVIATION} (?=\w)", re.IGNORECASE)
-_NO_SPACE_AFTER_MARKS = "。？！…，；：”’」』）"  # after these no blank is written
+_UNSPACED_END_MARKS = "。？！…，；：”’」』）"  # after these no blank is written
 _SURPLUS_MARKS = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))")
 _MISSING_SPACE = re.compile(r"(?<=[,;])(?=[^\W\d_])")
 _QUOTED = re.compile(r"[\"“”„«»]([^\"“”„«»]+)[\"“”„«»]|['‘‚]([^'‘’‚]+)['’‘]")
@@ -93,7 +93,7 @@ def clean(line: str) -> str:
     if not (line.isascii() and line.isprintable()):  # most are
         if len(line) > LONG_LINE_LENGTH:
             line = _limit_combining_marks(line)
-        line = _CONTROL_CHARACTER.sub(" ", unicodedata.normalize("NFC", line))
+        line = _CONTROL_OR_SPACE_MARK.sub(" ", unicodedata.normalize("NFC", line))
         line = _SURROGATE.sub("\ufffd", line)
     return " ".join(line.split())
 
@@ -108,7 +108,7 @@ def _limit_combining_marks(line: str) -> str:
     return "".join(kept)
 
 
-def lowercase_words(line: str) -> list[str]:
+def split_lowercase_words(line: str) -> list[str]:
     """Return the words of a line, in lower case and in their order, repeated ones too.
 
     A word is a run of letters, digits and the marks on them, with apostrophes inside, of whatever kind; in Chinese,
@@ -120,7 +120,7 @@ def lowercase_words(line: str) -> list[str]:
 
 
 class _WordSplitTable(dict[int, str]):
-    """What `lowercase_words` makes of each character, found out when it is first met."""
+    """What `split_lowercase_words` makes of each character, found out when it is first met."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -132,7 +132,7 @@ class _WordSplitTable(dict[int, str]):
         elif category[0] not in "LMN":
             part = " "
         else:
-            part = f" {character} " if name.startswith(_UNSPACED) else character
+            part = f" {character} " if name.startswith(_UNSPACED_NAMES) else character
         self[code] = part
         return part
 
@@ -199,7 +199,7 @@ class Reader:
         line = ""
         for _, kept in read:
             text = self.postprocess(next(texts), kept)
-            blank = line[-1:] not in _NO_SPACE_AFTER_MARKS or (line[-1:] in "”’" and text.isascii())
+            blank = line[-1:] not in _UNSPACED_END_MARKS or (line[-1:] in "”’" and text.isascii())
             line += f" {text}" if line and text and blank else text
         return line
 
@@ -285,8 +285,8 @@ class Reader:
         for i, word in enumerate(run[0].split(" ")):
             capital = bool(mixed) and word[0].isupper() and not (begins and i == 0)
             capital &= f"{word[0]}'{word[1:]}".lower() not in self._ranks  # Im is no name
-            forms = (lowercase_words(form) for form in (word, word.removesuffix("'s")))
-            lone_letter = len(word) < 2 and (capital or not self.spelled_out(word.lower()))  # and not u or r
+            forms = (split_lowercase_words(form) for form in (word, word.removesuffix("'s")))
+            lone_letter = len(word) < 2 and (capital or not self.full_spellings(word.lower()))  # and not u or r
             if lone_letter or any(all(each in self._ranks for each in form) for form in forms):
                 read.append((word, None if capital and len(word) > 1 and "'" not in word else False))
             elif (not capital or len(word) > 5) and (meant := self._correct_typo(word.lower())):
@@ -312,10 +312,10 @@ class Reader:
             edits += [a + letter + b for a, b in cuts for letter in "abcdefghijklmnopqrstuvwxyz"]  # left out
             edits += [a + letter + b[1:] for a, b in cuts if b for letter in neighbouring_keys(b[0])]
         ranks = self._ranks or {}
-        meant = self.spelled_out(word) or (each for each in edits if each in ranks)
+        meant = self.full_spellings(word) or (each for each in edits if each in ranks)
         return min(meant, key=lambda each: ranks.get(each, 0), default=None)
 
-    def spelled_out(self, word: str) -> list[str]:
+    def full_spellings(self, word: str) -> list[str]:
         """The known words that a word in lower case is read as: of `dont`, without its ', `don't`; of `u`, `you`."""
         if not self.uses_placeholders or len(word) > _MAX_TYPO_LENGTH:
             return []

@@ -66,13 +66,13 @@ def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
         with contextlib.ExitStack() as held:  # what is wrong with its folder is said before the teachers are trained
             claim_run(resume_or_restart_config(model), held)
     try:
-        yield from train_teachers_and_write_data(config, folder)
+        yield from make_distillation_inputs(config, folder)
         yield from train_unless_done(model)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("run the same `minitrans distill` command to resume") from error
 
 
-def train_teachers_and_write_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
+def make_distillation_inputs(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
     """Make everything that the model of `config` learns from, in a folder, except what is there already.
 
     It yields and raises as `distill` does.
@@ -109,7 +109,7 @@ def train_teachers_and_write_data(config: RunConfig, folder: Path) -> Iterator[t
 
 
 def final_config(config: RunConfig, folder: Path) -> RunConfig:
-    """The settings of the model that learns from what `train_teachers_and_write_data` makes in a folder."""
+    """The settings of the model that learns from what `make_distillation_inputs` makes in a folder."""
     texts = ["train", *(f"backward{seed}" for seed in SEEDS), *(f"agreed{n}" for n in (0, *SEEDS))]
     training = replace(
         config.training,

@@ -56,17 +56,17 @@ class TranslationModule(LightningModule):
         Returns:
             The share of this process in it, times the number of processes: DDP averages their gradients.
         """
-        scaled_loss, loss, n_tokens = self._losses_and_n_tokens(batch, self.config.label_smoothing)
+        scaled_loss, loss, n_tokens = self._scaled_and_mean_loss(batch, self.config.label_smoothing)
         self.tgt_tokens += n_tokens
         self.step_loss = loss.detach()  # not by `log`, which takes longer than an update of the weights
         return scaled_loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log the plain cross entropy in nats a token over the whole split."""
-        _, loss, n_tokens = self._losses_and_n_tokens(batch, smoothing=0.0)
+        _, loss, n_tokens = self._scaled_and_mean_loss(batch, smoothing=0.0)
         self.log("val_loss", loss, batch_size=n_tokens, sync_dist=True)  # the same number in all processes
 
-    def _losses_and_n_tokens(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor, int]:
+    def _scaled_and_mean_loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor, int]:
         """The loss to minimise (see `training_step`), its mean over all processes' real tokens, and their number."""
         pad_id = self.model.config.pad_id
         n_tokens = int((batch.tgt_out != pad_id).sum())

@@ -96,8 +96,8 @@ def train(config: RunConfig) -> dict[str, Scores]:
         best = checkpoints.read_checkpoint(config.run_dir / CHECKPOINTS / BEST)
         module.load_state_dict(best["state_dict"])
         model.to("cpu", torch.float32).eval()
-        bundle = Bundle(model, tokenizer, config.data.source, config.data.target, _collect_training_words(config, data))
-        bundle, scores = _evaluate(config, bundle, data)
+        bundle = Bundle(model, tokenizer, config.data.source, config.data.target, _rank_training_words(config, data))
+        bundle, scores = _score_bundle(config, bundle, data)
         curve = plot_training_curve(config.run_dir / METRICS, kept=best["global_step"])
         write_file(config.run_dir / CURVE, chart_as_svg(curve))
         step, n_parameters = best["global_step"], count_parameters(model.config)
@@ -140,7 +140,7 @@ def _make_model(config: RunConfig, tokenizer: Tokenizer, start: Bundle | None) -
     return model
 
 
-def _collect_training_words(config: RunConfig, data: TranslationDataModule) -> dict[str, int] | None:
+def _rank_training_words(config: RunConfig, data: TranslationDataModule) -> dict[str, int] | None:
     """The words that training has shown, including those of the run it started from; None if not all are known.
 
     The run folder has a copy of the other run's words, because that run may be gone by now.
@@ -155,7 +155,7 @@ def _collect_training_words(config: RunConfig, data: TranslationDataModule) -> d
     return {word: i for i, word in enumerate(dict.fromkeys(words))}
 
 
-def _evaluate(config: RunConfig, bundle: Bundle, data: TranslationDataModule) -> tuple[Bundle, dict[str, Scores]]:
+def _score_bundle(config: RunConfig, bundle: Bundle, data: TranslationDataModule) -> tuple[Bundle, dict[str, Scores]]:
     """Score a model on `valid` and on each test split; the model is returned with the threshold chosen on `valid`."""
     translator = Translator(bundle, config.compiled)
     scores = {}

@@ -48,8 +48,8 @@ class Bundle:
         tokenizer: Agrees with the model on the vocabulary and the special ids.
         source: Language translated from, say "en".
         target: Language translated to, say "zh".
-        source_words: The different words that training showed, as `reading.lowercase_words` splits sources, each with
-            its rank by frequency, from 0; None where they are not known.
+        source_words: The different words that training showed, as `reading.split_lowercase_words` splits sources, each
+            with its rank by frequency, from 0; None where they are not known.
         threshold: When a translation is probably wrong; None where that is not known.
     """
 

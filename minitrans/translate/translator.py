@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from minitrans.model.decoding import CachedStepper, Hypothesis, Stepper, UncachedStepper, beam_search, greedy_decode
 from minitrans.model.sampling import sample
 from minitrans.model.transformer import Transformer
-from minitrans.text.reading import KeptParts, lowercase_words
+from minitrans.text.reading import KeptParts, split_lowercase_words
 from minitrans.translate.backend import CompiledMode, make_stepper
 from minitrans.translate.bundle import Bundle, load_bundle
 
@@ -212,7 +212,7 @@ class Translator:
         return self._decode_lines(sources, self._decode_batches(sources, batch_tokens, use_cache, draw, []))
 
     def unknown_words(self, line: str, translation: str = "") -> tuple[str, ...]:
-        """The words of a line that training never showed, each once, in lower case: see `text.reading.lowercase_words`.
+        """The words of a line that training never showed, each once: see `reading.split_lowercase_words`.
 
         Words that the translation has too are left out if they have a digit, are names, written with a capital, or are
         in addresses: they are to be copied. Those that are read as known ones, such as `dont` and `u`, are left out
@@ -222,9 +222,9 @@ class Translator:
         if known is None:
             return ()
         names = [] if line.isupper() else [word for word in line.split() if re.search(r"[A-Z@]|\w\.\w", word)]
-        named = {word for name in names if self._reader.uses_placeholders for word in lowercase_words(name)}
-        words = (word for word in lowercase_words(line) if word not in known)
-        unknown = dict.fromkeys(word for word in words if not self._reader.spelled_out(word))
+        named = {word for name in names if self._reader.uses_placeholders for word in split_lowercase_words(name)}
+        words = (word for word in split_lowercase_words(line) if word not in known)
+        unknown = dict.fromkeys(word for word in words if not self._reader.full_spellings(word))
         copied = translation.lower()
         return tuple(w for w in unknown if not (w in copied and (re.search(r"\d", w) or w in named)))
 

@@ -55,7 +55,7 @@ class TransformerAdapter(CachedModel[DecoderCache]):
         return [self.model.output(hidden), *(numbers for trace in traces for numbers in trace)]
 
 
-def model_and_tokens(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> ModelAndTokens[DecoderCache]:
+def adapt_model_and_tokens(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> ModelAndTokens[DecoderCache]:
     """A model of ours, sources (B, S) padded on the right, and targets (B, T), which begin with BOS."""
     src_mask = padding_mask(src_ids, model.config.pad_id)[:, 0, 0]
     return ModelAndTokens(TransformerAdapter(model), tgt_in, src_ids, src_mask)

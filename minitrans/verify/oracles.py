@@ -28,7 +28,7 @@ def torch_multi_head(attention: MultiHeadAttention, batch_first: bool = True) ->
     """
     d_model, dtype = attention.w_o.out_features, attention.w_o.weight.dtype
     module = nn.MultiheadAttention(d_model, attention.n_heads, batch_first=batch_first, dtype=dtype)
-    module.load_state_dict(as_torch_state(attention.state_dict()))
+    module.load_state_dict(as_torch_state_dict(attention.state_dict()))
     return module
 
 
@@ -37,7 +37,7 @@ def torch_layer(layer: EncoderLayer | DecoderLayer) -> nn.Module:
     kind = nn.TransformerDecoderLayer if hasattr(layer, "cross_attn") else nn.TransformerEncoderLayer
     (d_ff, d_model), dtype, n_heads = layer.ff.w_1.weight.shape, layer.ff.w_1.weight.dtype, layer.self_attn.n_heads
     module = kind(d_model, n_heads, d_ff, dropout=0.0, batch_first=True, norm_first=True, dtype=dtype)
-    module.load_state_dict(as_torch_state(layer.state_dict()))
+    module.load_state_dict(as_torch_state_dict(layer.state_dict()))
     return module
 
 
@@ -53,7 +53,7 @@ def torch_memory_and_logits(model: Transformer, src_ids: Tensor, tgt_in: Tensor)
             c.d_model, c.n_heads, c.n_layers, c.n_layers, c.d_ff, 0.0, batch_first=True, norm_first=True, dtype=dtype
         )
     stacks = {n: w for n, w in model.state_dict().items() if n.startswith(("encoder.", "decoder."))}
-    module.load_state_dict(as_torch_state(stacks))
+    module.load_state_dict(as_torch_state_dict(stacks))
     src, tgt = (
         table(ids) * math.sqrt(c.d_model) + _sinusoidal_table(ids.size(1), c.d_model).to(dtype)
         for table, ids in ((model.src_embedding, src_ids), (model.tgt_embedding, tgt_in))
@@ -64,7 +64,7 @@ def torch_memory_and_logits(model: Transformer, src_ids: Tensor, tgt_in: Tensor)
     return module.encoder(src, src_key_padding_mask=padded), hidden @ model.output.weight.T
 
 
-def as_torch_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def as_torch_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our weights under the names that PyTorch's own attention, layers and Transformer give them."""
     renamed = {
         "w_qkv.weight": "in_proj_weight",
@@ -77,8 +77,8 @@ def as_torch_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         "cross_norm.": "norm2.",
     }
     result = {}
-    for name, tensor in state.items():
-        in_decoder = name.replace("ff_norm", "cross_norm") in state
+    for name, tensor in state_dict.items():
+        in_decoder = name.replace("ff_norm", "cross_norm") in state_dict
         torch_name = name.replace("ff_norm.", "norm3." if in_decoder else "norm2.")
         for old, new in renamed.items():
             torch_name = torch_name.replace(old, new)

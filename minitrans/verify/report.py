@@ -71,7 +71,7 @@ def print_sabotages(report: Report, console: Console) -> None:
     console.print(table)
     every = f"checks that caught none: {', '.join(blind)}" if blind else "every check caught at least one"
     line = f"\n{len(sabotages)} sabotage{'s' if len(sabotages) != 1 else ''}, {n_caught} caught"
-    line += f"; {every}" if report.all_must_catch else ""
+    line += f"; {every}" if report.each_must_catch else ""
     console.print(line, highlight=False)
 
 

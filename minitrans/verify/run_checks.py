@@ -46,33 +46,34 @@ def self_test(compiled: CompiledMode = "auto") -> Iterator[Caught]:
         For each sabotage the checks that noticed it; by then the code has been restored.
     """
     checks = checks_to_run(compiled)
-    before = {check.id: check.run(fresh_float64_subject_by_dtype()) for check in checks}
+    before = {check.id: check.run(fresh_float64_subjects()) for check in checks}
     for sabotage in sabotages_to_run(compiled):
         results = results_under(sabotage, checks)
         yield Caught(sabotage.id, sabotage.fault, [r.id for r in results if r.is_worse_than(before[r.id])])
 
 
-def report_sabotage_failures(id_: str, compiled: CompiledMode = "auto") -> Report:
+def report_failures_under(sabotage_id: str, compiled: CompiledMode = "auto") -> Report:
     """Apply one sabotage, measure every claim on a fresh model made under it, float64, and report those that fail.
 
     Raises:
         UserError: There is no such sabotage; or as for `run`.
     """
     known = {sabotage.id: sabotage for sabotage in sabotages_to_run(compiled)}
-    if id_ not in known:
-        raise nearest_name_error(f"there is no sabotage {id_} (see --list)", id_, known)
-    failed = [result for result in results_under(known[id_], checks_to_run(compiled)) if not result.passed]
-    return Report(failed, [Caught(id_, known[id_].fault, [result.id for result in failed])], all_must_catch=False)
+    if sabotage_id not in known:
+        raise nearest_name_error(f"there is no sabotage {sabotage_id} (see --list)", sabotage_id, known)
+    sabotage = known[sabotage_id]
+    failed = [result for result in results_under(sabotage, checks_to_run(compiled)) if not result.passed]
+    return Report(failed, [Caught(sabotage_id, sabotage.fault, [r.id for r in failed])], each_must_catch=False)
 
 
 def results_under(sabotage: Sabotage, checks: Sequence[Check]) -> list[Result]:
     """What checks measure on a fresh model made under a sabotage, float64."""
     with sabotage.apply_fault():
-        subjects = fresh_float64_subject_by_dtype()
+        subjects = fresh_float64_subjects()
         return [check.run(subjects) for check in checks]
 
 
-def fresh_float64_subject_by_dtype() -> Mapping[torch.dtype, ModelAndPairs]:
+def fresh_float64_subjects() -> Mapping[torch.dtype, ModelAndPairs]:
     """A fresh model and its sentences, in float64 alone."""
     return {torch.float64: model_and_random_pairs(fresh_model())}
 

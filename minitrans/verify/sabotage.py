@@ -28,8 +28,8 @@ class Sabotage:
         noticed_by: Ids of the checks that must notice it because of what they measure, where they are available.
         no_other: Whether no other check may notice it.
         large_in_lower_dtypes: Whether the deviation in each lower dtype is far above that dtype's rounding.
-        refused_by: Which parts of the probe of compiled code must refuse it, while any other part must not: training,
-            decoding, or both. Empty for a fault that the probe is not tested on.
+        refused_by_probe: Which parts of the probe of compiled code must refuse it, while any other part must not:
+            training, decoding, or both. Empty for a fault that the probe is not tested on.
     """
 
     id: str
@@ -38,7 +38,7 @@ class Sabotage:
     noticed_by: list[str]
     no_other: bool = False
     large_in_lower_dtypes: bool = False
-    refused_by: Sequence[str] = ()
+    refused_by_probe: Sequence[str] = ()
 
     @contextmanager
     def apply_fault(self) -> Iterator[None]:

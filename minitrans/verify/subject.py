@@ -16,7 +16,7 @@ from minitrans.model.cache import DecoderCache
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.translate.bundle import Bundle, load_bundle
-from minitrans.verify.adapter import TransformerAdapter, model_and_tokens
+from minitrans.verify.adapter import TransformerAdapter, adapt_model_and_tokens
 
 N_TEXT_PAIRS = 12  # real sentence pairs for the full passes
 MAX_DECODE_LINES = 600  # most sentences that are decoded, because they are decoded without a cache too
@@ -63,7 +63,7 @@ class ModelAndPairs:
 
     def case(self) -> ModelAndTokens[DecoderCache]:
         """Model and sentence pairs, for what is measured on anyone's model."""
-        return model_and_tokens(self.model, self.src_ids, self.tgt_in)
+        return adapt_model_and_tokens(self.model, self.src_ids, self.tgt_in)
 
     def randn(self, *shape: int, seed: int) -> Tensor:
         """Numbers of unit variance in the model's dtype, the same in all dtypes but for rounding."""

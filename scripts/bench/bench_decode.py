@@ -61,7 +61,7 @@ from minitrans.translate.translator import Translator
 MIN_MAX_TRAINING_STEPS = 100, 300  # at least and at most
 TRAINING_BATCH_TOKENS = 1024  # in a batch
 MIN_MAX_TURNS = 4, 6  # at least and at most; the first warms up, the others are the rounds
-RETIME_UNCACHED_BELOW = 8.0  # seconds; where "no cache" takes longer, it is timed once
+RETIME_UNCACHED_BELOW_S = 8.0  # seconds; where "no cache" takes longer, it is timed once
 N_BEAMS = 5
 HF_BATCH_SIZE = 64  # sentences in a batch of Hugging Face
 BATCH_TOKENS = 4096  # of ours, as `translate` has them
@@ -196,7 +196,7 @@ DECODER_BUILDERS: dict[str, Callable[[Transformer, Path], Callable[..., IdLists]
     CT2: lambda model, folder: CTranslate2Decoder(model, folder / "ctranslate2", "float32"),
     "CTranslate2, int8": lambda model, folder: CTranslate2Decoder(model, folder / "ctranslate2", "int8"),
 }
-PEER_PAIRS = (("hf", HF), ("ct2", CT2))
+PEER_KEYS = (("hf", HF), ("ct2", CT2))
 BEAM_CONTENDERS = (OURS, HF, CT2)
 LENGTH_CONTENDERS = (OURS, "minitrans, plain", OURS_NO_CACHE, HF, CT2)
 
@@ -217,16 +217,16 @@ class Timing(NamedTuple):
     """How fast a contender is.
 
     Attributes:
-        batch_seconds: Of each batch, the median over the rounds.
+        median_batch_seconds: Of each batch, the median over the rounds.
         outputs: Of all batches.
     """
 
-    batch_seconds: list[float]
+    median_batch_seconds: list[float]
     outputs: IdLists
 
     def speedup_over(self, other: "Timing") -> float:
         """The ratio of the speeds."""
-        return sum(other.batch_seconds) / sum(self.batch_seconds)
+        return sum(other.median_batch_seconds) / sum(self.median_batch_seconds)
 
     def n_different_outputs(self, other: "Timing") -> int:
         """How many outputs are not the same."""
@@ -243,7 +243,7 @@ def time_decoders(
     first = {name: [time_batch(decode, batch, beam) for batch in batches] for name, decode in decoders.items()}
     outputs = {name: [ids for _, rows in passes for ids in rows] for name, passes in first.items()}
     seconds = {name: [[spent for spent, _ in passes]] for name, passes in first.items()}
-    quick = [name for name in decoders if name != OURS_NO_CACHE or sum(seconds[name][0]) < RETIME_UNCACHED_BELOW]
+    quick = [name for name in decoders if name != OURS_NO_CACHE or sum(seconds[name][0]) < RETIME_UNCACHED_BELOW_S]
     for name in quick:
         seconds[name].clear()
     for _ in rounds:
@@ -278,7 +278,7 @@ def _peak_memory(name: str, config: TransformerConfig, sources: IdLists, folder:
 
 def compare_contenders(settings: Settings, folder: Path, result: dict[str, Any], budget: TimeBudget) -> None:
     """Measure everything; `result` gets what `--json` prints, as soon as it is measured."""
-    result["left_out"] = bench_train.left_out_contenders([OURS_BF16])
+    result["left_out"] = bench_train.left_out_bf16_contenders([OURS_BF16])
     if settings.run is None:
         model, sources = make_model_and_sources(folder, budget)
     else:
@@ -294,7 +294,7 @@ def compare_contenders(settings: Settings, folder: Path, result: dict[str, Any],
 
     def add_ratios(kind: str, timings: TimingByName) -> None:
         result["rounds"][kind] = result["rounds"].get(kind, 0) + 1
-        result.update({f"ratio_to_{key}_{kind}": timings[OURS].speedup_over(timings[peer]) for key, peer in PEER_PAIRS})
+        result.update({f"ratio_to_{key}_{kind}": timings[OURS].speedup_over(timings[peer]) for key, peer in PEER_KEYS})
 
     for batched in time_decoders(decoders, [sources], budget.repeat("batched", 0.15, *MIN_MAX_TURNS)):
         add_ratios("batched", batched)
@@ -318,7 +318,7 @@ def compare_contenders(settings: Settings, folder: Path, result: dict[str, Any],
     for beams in time_decoders(by_beams, [sources], budget.repeat(f"{N_BEAMS} beams", 0.15, *MIN_MAX_TURNS), N_BEAMS):
         add_ratios("beams", beams)
         for name in BEAM_CONTENDERS:
-            rows[name]["beam_sentences_per_second"] = len(sources) / sum(beams[name].batch_seconds)
+            rows[name]["beam_sentences_per_second"] = len(sources) / sum(beams[name].median_batch_seconds)
     one_by_one = [[source] for source in sources[: settings.single]]
     for single in time_decoders(decoders, one_by_one, budget.repeat("one at a time", 0.2, *MIN_MAX_TURNS)):
         add_ratios("single", single)
@@ -350,7 +350,7 @@ def compare_at_length(length: int, config: TransformerConfig, folder: Path, budg
         "length": length,
         "rounds": rounds,
         "tokens_per_second": {
-            name: ROWS_PER_LENGTH * length / timings[name].batch_seconds[0] for name in LENGTH_CONTENDERS
+            name: ROWS_PER_LENGTH * length / timings[name].median_batch_seconds[0] for name in LENGTH_CONTENDERS
         },
         "different": {name: timings[name].n_different_outputs(timings[OURS]) for name in LENGTH_CONTENDERS},
     }
@@ -404,7 +404,7 @@ def print_comparison(result: dict[str, Any]) -> None:
             for row in result["lengths"]
         ]
         print(make_table(["tokens/s at length", *LENGTH_CONTENDERS, "rounds"], rows), end="\n\n")
-    for key, peer in PEER_PAIRS:
+    for key, peer in PEER_KEYS:
         ratios = (f"{kind} {result[f'ratio_to_{key}_{kind}']:.2f}" for kind in result["rounds"])
         print(f"speed over {peer.split(',')[0]}'s in float32: {', '.join(ratios)}")
 

@@ -53,7 +53,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 import numpy as np
 import numpy.typing as npt
 import torch
-from instruction_sets import INSTRUCTION_SETS, restart_with_instruction_set, usable_flags
+from instruction_sets import INSTRUCTION_SETS, restart_with_instruction_set, usable_matmul_flags
 from lightning.pytorch import Callback, LightningModule, Trainer
 from time_budget import TimeBudget, run_in_fresh_process
 from torch import Tensor, nn
@@ -159,16 +159,16 @@ class NumberTokenizer(Tokenizer):
         return " ".join(map(str, ids))
 
 
-def made_up_lengths(pairs: int, mean: float, rng: np.random.Generator) -> tuple[npt.NDArray[np.int64], ...]:
+def made_up_pair_lengths(n_pairs: int, mean: float, rng: np.random.Generator) -> tuple[npt.NDArray[np.int64], ...]:
     """Lengths in pieces of source and target sentences, log-normal and correlated as those of Multi30K's captions.
 
     Args:
-        pairs: How many.
+        n_pairs: How many.
         mean: Mean length of the targets; sources are a little shorter.
         rng: Where chance comes from.
     """
     spreads, correlation = np.array([0.32, 0.36]), 0.84  # English and German in 8,000 pieces; of the logarithms
-    deviations = rng.multivariate_normal([0, 0], [[1, correlation], [correlation, 1]], pairs) * spreads
+    deviations = rng.multivariate_normal([0, 0], [[1, correlation], [correlation, 1]], n_pairs) * spreads
     means = np.log([0.96 * mean, mean]) - spreads**2 / 2
     source, target = np.maximum(1, np.exp(means + deviations).round().astype(np.int64)).T
     return source, target
@@ -179,7 +179,7 @@ def write_made_up_corpus(folder: Path, settings: Settings) -> None:
     rng = np.random.default_rng(SEED)
     n_special = 4
     frequencies = 1 / np.arange(1, settings.vocab_size - n_special + 1)  # Zipf's law
-    for language, lengths in zip("ab", made_up_lengths(settings.pairs, settings.mean_length, rng), strict=True):
+    for language, lengths in zip("ab", made_up_pair_lengths(settings.pairs, settings.mean_length, rng), strict=True):
         ids = n_special + rng.choice(len(frequencies), lengths.sum(), p=frequencies / frequencies.sum())
         lines = [" ".join(map(str, row)) for row in np.split(ids, np.cumsum(lengths)[:-1])]
         for split, part in (("train", lines), ("valid", lines[:1])):
@@ -373,7 +373,7 @@ class BenchTrainer:
         self.contender = contender
         torch.manual_seed(SEED)
         with self._autocast():
-            self._module, self._losses_and_n_tokens = MODEL_BUILDERS[contender.name](config)
+            self._module, self._loss_function = MODEL_BUILDERS[contender.name](config)
         self._module.train()
         kind = {"foreach": False, "fused": False} if contender.name == PLAIN_FORMULAS else {"fused": True}
         self._optimizer = torch.optim.AdamW(
@@ -385,7 +385,7 @@ class BenchTrainer:
         """Train on a batch, and return the loss before the step."""
         self._optimizer.zero_grad()
         with self._autocast():
-            loss = self._losses_and_n_tokens(batch)
+            loss = self._loss_function(batch)
         loss.backward()
         nn.utils.clip_grad_norm_(self._module.parameters(), CLIP_NORM)
         self._optimizer.step()
@@ -574,10 +574,10 @@ def usable_precisions() -> list[str]:
     return [p for p in PRECISIONS if p != "bf16" or any(f in BF16_CPU_FLAGS for f in describe_machine()["flags"])]
 
 
-def left_out_contenders(names: Iterable[str]) -> list[dict[str, str]]:
+def left_out_bf16_contenders(bf16_names: Iterable[str]) -> list[dict[str, str]]:
     """Those of the contenders in bfloat16 that cannot be measured, and why."""
     why = f"the processor does not multiply bfloat16: no {', '.join(BF16_CPU_FLAGS)}"
-    return [{"name": name, "why": why} for name in names if "bf16" not in usable_precisions()]
+    return [{"name": name, "why": why} for name in bf16_names if "bf16" not in usable_precisions()]
 
 
 def describe_machine() -> dict[str, Any]:
@@ -589,7 +589,7 @@ def describe_machine() -> dict[str, Any]:
     known = (info.get("flags") or info.get("Features") or "").split()
     return {
         "processor": info.get("model name") or platform.processor() or platform.machine(),
-        "flags": usable_flags(known) or [torch.backends.cpu.get_cpu_capability()],
+        "flags": usable_matmul_flags(known) or [torch.backends.cpu.get_cpu_capability()],
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "transformers": importlib.metadata.version("transformers"),
@@ -610,7 +610,7 @@ def compare_contenders(settings: Settings, folder: Path, result: dict[str, Any],
         result: Gets what `--json` prints, as soon as it is measured.
         budget: How long it may take.
     """
-    result["left_out"] = left_out_contenders(f"{name} bf16" for name in (OURS, NN_TRANSFORMER, "M2M100"))
+    result["left_out"] = left_out_bf16_contenders(f"{name} bf16" for name in (OURS, NN_TRANSFORMER, "M2M100"))
     result["contenders"] = []
     workload = make_workload(settings, folder)
     m2m100 = [pick_fastest([Contender(n, p) for n in M2M100_NAMES], workload, budget) for p in usable_precisions()]
@@ -665,7 +665,7 @@ def sweep_sizes(settings: Settings, result: dict[str, Any]) -> None:
         settings: The sizes that do not vary.
         result: Gets what `--json` prints, as soon as it is measured.
     """
-    result["left_out"] = left_out_contenders(f"{name} bf16" for name in (OURS, "M2M100"))
+    result["left_out"] = left_out_bf16_contenders(f"{name} bf16" for name in (OURS, "M2M100"))
     result["sweep"] = []
     for name, values in SWEEP_VALUES.items():
         for value in values:

@@ -17,10 +17,10 @@ class InstructionSet(NamedTuple):
     environment: dict[str, str]
 
 
-def _make_isa(flag: str, ours: str, aten: str, onednn: str, mkl: str, ctranslate2: str) -> InstructionSet:
-    """`ours` are flags of g++; the others are what PyTorch, oneDNN, MKL and CTranslate2 call it."""
+def _make_isa(flag: str, gxx_flags: str, aten: str, onednn: str, mkl: str, ctranslate2: str) -> InstructionSet:
+    """`gxx_flags` are flags of g++; the others are what PyTorch, oneDNN, MKL and CTranslate2 call it."""
     names = {"ATEN_CPU_CAPABILITY": aten, "ONEDNN_MAX_CPU_ISA": onednn, "MKL_ENABLE_INSTRUCTIONS": mkl}
-    return InstructionSet(flag, {"CXX": f"g++ {ours}", "CT2_FORCE_CPU_ISA": ctranslate2} | names)
+    return InstructionSet(flag, {"CXX": f"g++ {gxx_flags}", "CT2_FORCE_CPU_ISA": ctranslate2} | names)
 
 
 # What decides how fast a processor multiplies matrices, as Linux calls it on x86 and on ARM.
@@ -41,10 +41,10 @@ def restart_with_instruction_set(name: str) -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], environment)
 
 
-def usable_flags(flags: list[str]) -> list[str]:
-    """Those of a processor's flags in `MATMUL_FLAGS` that this program may use."""
+def usable_matmul_flags(cpu_flags: list[str]) -> list[str]:
+    """Those of a processor's cpu_flags in `MATMUL_FLAGS` that this program may use."""
     for isa in INSTRUCTION_SETS.values():
         if isa.environment.items() <= os.environ.items():
             n_usable = MATMUL_FLAGS.index(isa.flag) + 1 if isa.flag in MATMUL_FLAGS else 0
-            return [flag for flag in MATMUL_FLAGS[:n_usable] if flag in flags]
-    return [flag for flag in MATMUL_FLAGS if flag in flags]
+            return [flag for flag in MATMUL_FLAGS[:n_usable] if flag in cpu_flags]
+    return [flag for flag in MATMUL_FLAGS if flag in cpu_flags]

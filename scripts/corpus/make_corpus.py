@@ -23,11 +23,11 @@ CORPUS_DIR = Path(__file__).parents[2] / "data" / "en-zh"
 N_HELD_OUT = 500  # lines left out for `valid`, as many for `test`, and pairs of line and word for `test_compositional`
 SENTENCES_PER_LINE = 11  # sentences made of a line with slots
 SENTENCES_PER_DIGIT_LINE = 24  # of a line with numbers
-COPIES_BY_LINE = {"formula": 15, "word": 8, "line": 3}  # of each line without slots in train: no other line teaches it
+COPIES_BY_LINE_KIND = {"formula": 15, "word": 8, "line": 3}  # in train of lines without slots: no other teaches them
 EXPAND_CONTRACTION_ONE_IN = 3  # of so many contracted sentences one stands there written out too: do not
 SET_PHRASES_FILE = "greetings.tsv"  # what is said always in the same words: never left out, nor what formulas.en has
 HAND_WRITTEN_SETS = ("everyday", "everyday_dev", "values", "names", "phrasebook/formulas")  # the last alone is in train
-MIN_WORDS_TO_HOLD_OUT = 8  # a word is left out of a line only if at least so many fill the slot
+MIN_SLOT_WORDS_TO_HOLD_OUT = 8  # a word is left out of a line only if at least so many fill the slot
 MIN_USES_LEFT = 2  # lines that still have a word when a line with it is left out
 
 SLOT_PATTERN = re.compile(r"\{(\w+?)(\d?)(?:\.(\w+))?\}")
@@ -77,9 +77,9 @@ class Pair(NamedTuple):
     """What a line makes: English, its right translations, and the words (kind, English) that fill the slots."""
 
     line: Line
-    en: str
-    zh: tuple[str, ...]
-    words: frozenset[tuple[str, str]] = frozenset()
+    english: str
+    translations: tuple[str, ...]
+    slot_words: frozenset[tuple[str, str]] = frozenset()
 
 
 Splits = dict[str, Sequence[tuple[str, ...]]]  # English and its right translations
@@ -216,7 +216,7 @@ def digit_words(en: str) -> set[str]:
     return set(re.findall(r"\S*\d(?:\S*\w)?%?", re.sub(r"\d+(?=, \d{4})", "", en)))
 
 
-def sentence_keys(en: str) -> set[str]:
+def sentence_run_keys(en: str) -> set[str]:
     """Give the keys of all sentences, and of all sentences in a row, of a text."""
     parts = [part for part in SENTENCE_END_PATTERN.split(en) if part]
     return {variant_key(" ".join(parts[i:j])) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)}
@@ -275,10 +275,10 @@ class SlotFiller:
         """Fill a line several times, with different words where there are as many."""
         often = SENTENCES_PER_DIGIT_LINE if line.file.startswith("digits") else SENTENCES_PER_LINE
         filled = (self.fill(line) for _ in range(often if "{" in line.english else 1))
-        pairs = {pair.en: pair for pair in filled}
+        pairs = {pair.english: pair for pair in filled}
         for pair in [pair for pair in pairs.values() if not self._draw.below(EXPAND_CONTRACTION_ONE_IN)]:
-            en = without_contractions(pair.en)
-            pairs.setdefault(en, pair._replace(en=en))
+            en = without_contractions(pair.english)
+            pairs.setdefault(en, pair._replace(english=en))
         return list(pairs.values())
 
 
@@ -292,35 +292,35 @@ def hold_out_lines(draw: StableRandom, lines: Sequence[Line], kinds: WordsByKind
     for line in draw.shuffled(line for line in lines if line.file != SET_PHRASES_FILE and "{" not in line.english):
         own = word_set(line.english)
         fits = line.english[-1] in SENTENCE_END_MARKS and all(uses[word] > MIN_USES_LEFT for word in own)
-        if fits and left_out.isdisjoint(sentence_keys(line.english)) and len(chosen) < 2 * N_HELD_OUT:
+        if fits and left_out.isdisjoint(sentence_run_keys(line.english)) and len(chosen) < 2 * N_HELD_OUT:
             uses.subtract(own)
             left_out.add(variant_key(line.english))
             chosen.append(Pair(line, line.english, line.chinese_translations))
     return chosen
 
 
-def hold_out_pairs(draw: StableRandom, lines: Sequence[Line], filler: SlotFiller, left_out: set[str]) -> list[Pair]:
+def hold_out_words(draw: StableRandom, lines: Sequence[Line], filler: SlotFiller, left_out: set[str]) -> list[Pair]:
     """Choose lines and a word for each, no value to copy, that train is not to show in it; some more than needed."""
     chosen: list[Pair] = []
     for line in draw.shuffled(line for line in lines if "{" in line.english):
         pair = filler.fill(line)
-        many = sorted(word for word in pair.words if len(filler.kinds[word[0]]) >= MIN_WORDS_TO_HOLD_OUT)
+        many = sorted(word for word in pair.slot_words if len(filler.kinds[word[0]]) >= MIN_SLOT_WORDS_TO_HOLD_OUT)
         fitting = [word for word in many if not re.search(r"\d", word[1])]
-        if fitting and left_out.isdisjoint(sentence_keys(pair.en)) and len(chosen) < N_HELD_OUT * 1.3:
-            left_out.add(variant_key(pair.en))
-            chosen.append(pair._replace(words=frozenset([draw.pick(fitting)])))
+        if fitting and left_out.isdisjoint(sentence_run_keys(pair.english)) and len(chosen) < N_HELD_OUT * 1.3:
+            left_out.add(variant_key(pair.english))
+            chosen.append(pair._replace(slot_words=frozenset([draw.pick(fitting)])))
     return chosen
 
 
-def make_train_split(draw: StableRandom, base: PairsByLine, formulas: Set[str]) -> list[tuple[str, str]]:
+def make_train_split(draw: StableRandom, pairs_by_line: PairsByLine, formulas: Set[str]) -> list[tuple[str, str]]:
     """Make what to train on: the pairs of each line, those without slots several times."""
-    pairs = list(chain.from_iterable(base.values()))
-    train = {pair.en: pair.zh[0] for pair in reversed(pairs)}  # of two that make one text the first counts
+    pairs = list(chain.from_iterable(pairs_by_line.values()))
+    train = {pair.english: pair.translations[0] for pair in reversed(pairs)}  # of two with one text the first counts
     again: list[tuple[str, str]] = []
-    for pair in (pair for pair in pairs if not pair.words and train[pair.en] == pair.zh[0]):
-        formula = pair.line.file == SET_PHRASES_FILE or variant_key(pair.en) in formulas
-        kind = "formula" if formula else "line" if " " in pair.en else "word"
-        again += [(pair.en, pair.zh[0])] * (COPIES_BY_LINE[kind] - 1)
+    for pair in (pair for pair in pairs if not pair.slot_words and train[pair.english] == pair.translations[0]):
+        formula = pair.line.file == SET_PHRASES_FILE or variant_key(pair.english) in formulas
+        kind = "formula" if formula else "line" if " " in pair.english else "word"
+        again += [(pair.english, pair.translations[0])] * (COPIES_BY_LINE_KIND[kind] - 1)
     return draw.shuffled([*train.items(), *again])
 
 
@@ -330,19 +330,19 @@ def make_corpus(lines: Sequence[Line], kinds: WordsByKind, kept_out: Set[str], f
     filler = SlotFiller(draw, kinds, lines)
     left_out = {*kept_out, *formulas}
     tests = hold_out_lines(draw, lines, kinds, left_out)
-    compositional = hold_out_pairs(draw, lines, filler, left_out)
+    compositional = hold_out_words(draw, lines, filler, left_out)
     left_out -= formulas
-    not_shown = {pair.line: pair.words for pair in compositional}
-    base: PairsByLine = collections.defaultdict(list)
+    not_shown = {pair.line: pair.slot_words for pair in compositional}
+    pairs_by_line: PairsByLine = collections.defaultdict(list)
     for pair in chain.from_iterable(map(filler.fill_often, lines)):
-        parts = sentence_keys(pair.en) | digit_words(pair.en)
-        if pair.words.isdisjoint(not_shown.get(pair.line, ())) and left_out.isdisjoint(parts):
-            base[pair.line].append(pair)
-    shown = frozenset().union(*(pair.words for pairs in base.values() for pair in pairs))
-    fair = [pair for pair in compositional if pair.line in base and pair.words <= shown]
-    train = make_train_split(draw, base, formulas)
+        parts = sentence_run_keys(pair.english) | digit_words(pair.english)
+        if pair.slot_words.isdisjoint(not_shown.get(pair.line, ())) and left_out.isdisjoint(parts):
+            pairs_by_line[pair.line].append(pair)
+    shown = frozenset().union(*(pair.slot_words for pairs in pairs_by_line.values() for pair in pairs))
+    fair = [pair for pair in compositional if pair.line in pairs_by_line and pair.slot_words <= shown]
+    train = make_train_split(draw, pairs_by_line, formulas)
     splits = {"valid": tests[::2], "test": tests[1::2], "test_compositional": fair[:N_HELD_OUT]}
-    return {"train": train, **{split: [(pair.en, *pair.zh) for pair in pairs] for split, pairs in splits.items()}}
+    return {"train": train, **{split: [(p.english, *p.translations) for p in pairs] for split, pairs in splits.items()}}
 
 
 def write_corpus(folder: Path, splits: Splits) -> None:
@@ -361,7 +361,7 @@ def print_pairs_of_line(name: str, lines: Sequence[Line], kinds: WordsByKind, se
     if not chosen:
         raise TableError(f"{name}: no line of the phrasebook")
     for pair in SlotFiller(draw, kinds, lines).fill_often(chosen[0]):
-        print(pair.en, *pair.zh, sep="\t")
+        print(pair.english, *pair.translations, sep="\t")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -37,7 +37,7 @@ PAGE_FILE = ROOT / "docs" / "history.md"
 ISSUES_URL = "https://github.com/huggingface/transformers/issues/"
 VOCAB_SIZE = 53
 SPAN_ATTRIBUTES = "sliding_window", "attention_window_size", "attention_chunk_size", "chunk_size", "mamba_chunk_size"
-PATTERN_PREFIX = "this looks like: "
+CAUSE_PREFIX = "this looks like: "
 
 
 class Bug(NamedTuple):
@@ -197,16 +197,16 @@ def run_checks_on_bug(bug: Bug) -> dict[str, Outcome]:
             parameter.add_(0.1 * torch.randn_like(parameter))
     checks = run(AnyReleaseModel(model, bug.cache)).checks
     worst = {
-        r.id: r.first_failed.measured if r.failed else max(m.measured for m in r.by_dtype.values())
+        r.id: r.first_failure.measured if r.failed else max(m.measured for m in r.by_dtype.values())
         for r in checks
         if r.offered
     }
     return {r.id: Outcome(worst.get(r.id), r.passed, r.detail) for r in checks}
 
 
-def measure_in_release(release: str, bugs: Sequence[Bug], releases: Path) -> list[dict[str, Outcome]]:
+def measure_in_release(release: str, bugs: Sequence[Bug], releases_dir: Path) -> list[dict[str, Outcome]]:
     """The same of each bug in a release, which is installed where it is not yet."""
-    folder = releases / release
+    folder = releases_dir / release
     if not (folder / "installed").exists():
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", str(folder)]
         subprocess.run([*install, f"transformers=={release}"], check=True)
@@ -236,7 +236,7 @@ def table_row(bug: Bug, bad: Mapping[str, Outcome], fixed: Mapping[str, Outcome]
     by = catching_checks(bad, fixed)
     if not by:
         return f"{start} no | {bug.missed} | – | – | {remaining_failures(fixed)} |"
-    named = dict.fromkeys(bad[id_].detail.split(PATTERN_PREFIX)[1] for id_ in by if PATTERN_PREFIX in bad[id_].detail)
+    named = dict.fromkeys(bad[id_].detail.split(CAUSE_PREFIX)[1] for id_ in by if CAUSE_PREFIX in bad[id_].detail)
     listed = ", ".join(f"`{id_}`" for id_ in by[:3]) + (f" and {len(by) - 3} more" if len(by) > 3 else "")
     deviations = " | ".join(to_str(results[by[0]].measured) for results in (bad, fixed))
     return f"{start} {listed} | {'; '.join(named) or '–'} | {deviations} | {remaining_failures(fixed)} |"

@@ -80,7 +80,7 @@ class Finding(NamedTuple):
     @property
     def clear_failures(self) -> list[Result]:
         """The checks that fail by more than rounding in float32, which many a model does inside whatever its dtype."""
-        return [r for r in self.results if r.failed and not r.first_failed.measured <= dtype_tolerance(torch.float32)]
+        return [r for r in self.results if r.failed and not r.first_failure.measured <= dtype_tolerance(torch.float32)]
 
 
 INTRODUCTION = """
@@ -143,25 +143,25 @@ def check_entry(entry: Entry) -> Finding:
         return Finding(entry, no_model_reason=str(error).rpartition("give a folder with a model: ")[2])
 
 
-def failed_ids(row: Finding) -> Iterator[tuple[str, str]]:
+def failure_keys(finding: Finding) -> Iterator[tuple[str, str]]:
     """What of an entry wants an explanation: each check that fails, and each fault that nothing caught."""
-    yield from ((row.entry.name, result.id) for result in row.clear_failures)
-    yield from ((row.entry.name, fault.id) for fault in row.fault_results if not fault.caught_by)
+    yield from ((finding.entry.name, result.id) for result in finding.clear_failures)
+    yield from ((finding.entry.name, fault.id) for fault in finding.fault_results if not fault.caught_by)
 
 
 def failure_table(rows: Iterable[Finding], notes: Sequence[Note]) -> Iterator[str]:
     """A line for all entries in which the same checks fail and that have the same notes: the worst of each check."""
     groups: defaultdict[tuple[tuple[str, ...], str], list[Finding]] = defaultdict(list)
     for row in rows:
-        numbers = [i for i, note in enumerate(notes, 1) if any(note.explains(*each) for each in failed_ids(row))]
-        open_ = not all(any(note.explains(*each) for note in notes) for each in failed_ids(row))
+        numbers = [i for i, note in enumerate(notes, 1) if any(note.explains(*each) for each in failure_keys(row))]
+        open_ = not all(any(note.explains(*each) for note in notes) for each in failure_keys(row))
         marks = " ".join([f"[{i}](#note-{i})" for i in numbers] + ["**?**"] * open_)
         groups[tuple(r.id for r in row.clear_failures), marks].append(row)
     yield from ("| architectures | checks that fail, and the largest deviation | notes |", "|---|---|---|")
     for (ids, marks), alike in sorted(groups.items(), key=lambda group: -len(group[1])):
         worst = {
             id_: max(
-                (r.first_failed.measured for row in alike for r in row.clear_failures if r.id == id_), key=sort_key
+                (r.first_failure.measured for row in alike for r in row.clear_failures if r.id == id_), key=sort_key
             )
             for id_ in ids
         }
@@ -184,7 +184,7 @@ def join_names(rows: Iterable[Finding]) -> str:
     return ", ".join(names) + "."
 
 
-def unoffered_table(rows: Iterable[Finding]) -> Iterator[str]:
+def unoffered_checks_table(rows: Iterable[Finding]) -> Iterator[str]:
     """A line for each reason why something is not offered, the commonest first: the checks, and who says so."""
     by_reason: defaultdict[str, tuple[set[str], list[str]]] = defaultdict(lambda: (set(), []))
     for row in rows:
@@ -219,7 +219,7 @@ def render_page(rows: Sequence[Finding], notes: Sequence[Note]) -> str:
     lines += ["", "## Exact but for what is computed in float32", "", join_names(rounded)]
     lines += ["", "## Different", "", *failure_table(differing, notes)]
     lines += ["", "## Not offered", "", "What a model cannot do is not checked; an error is the model's own.", ""]
-    lines += [*unoffered_table(measured), "", "## Without a small model", "", "| name | why |", "|---|---|"]
+    lines += [*unoffered_checks_table(measured), "", "## Without a small model", "", "| name | why |", "|---|---|"]
     lines += [f"| {row.entry.name} | {row.no_model_reason.replace('|', '/')} |" for row in rows if row.no_model_reason]
     lines += ["", "## Notes", "", "Each program below shows what its note says, without our code. They begin with", ""]
     lines += ["```python", PROGRAM_PREAMBLE.strip(), "```", ""]
@@ -249,7 +249,7 @@ def main(argv: Sequence[str] | None = None, notes_file: Path = NOTES_FILE) -> in
         for row in processes.map(check_entry, [e for e in entries if not arguments.names or e.name in arguments.names]):
             print(row.entry.name, file=sys.stderr)
             rows.append(row)
-    pairs = [each for row in rows for each in failed_ids(row)]
+    pairs = [each for row in rows for each in failure_keys(row)]
     open_ = [f"{name}: {check}" for name, check in pairs if not any(note.explains(name, check) for note in notes)]
     idle = [] if arguments.names else [note.words for note in notes if not any(note.explains(*each) for each in pairs)]
     print(*(f"not explained: {each}" for each in open_), *(f"explains nothing: {each}" for each in idle), sep="\n")

@@ -41,24 +41,24 @@ ROOT = Path(__file__).resolve().parents[2]
 MIN_SCORE = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside
 
 
-def modules_of(folder: str, names: str) -> list[str]:
+def qualify_modules(folder: str, names: str) -> list[str]:
     """The modules of a folder."""
     return [f"{folder}.{name}" for name in names.split()]
 
 
-MODEL_MODULES = modules_of("model", "masks cache dropout attention layers transformer loss decoding sampling")
+MODEL_MODULES = qualify_modules("model", "masks cache dropout attention layers transformer loss decoding sampling")
 OTHER_MODULES = [
-    *modules_of("translate", "backend bundle translator"),
-    *modules_of("export", "ctranslate2 transformers"),
-    *modules_of("compiled", "plan probe training stepper library"),
-    *modules_of("training", "module checkpoints callbacks"),
-    *modules_of("data", "batching filters loader distributed"),
-    *modules_of("cachecheck", "check protocol cache_checks failure_patterns faults runner"),
-    *modules_of("server", "queue app"),
+    *qualify_modules("translate", "backend bundle translator"),
+    *qualify_modules("export", "ctranslate2 transformers"),
+    *qualify_modules("compiled", "plan probe training stepper library"),
+    *qualify_modules("training", "module checkpoints callbacks"),
+    *qualify_modules("data", "batching filters loader distributed"),
+    *qualify_modules("cachecheck", "check protocol cache_checks failure_patterns faults runner"),
+    *qualify_modules("server", "queue app"),
 ]
-SAMPLE_SIZE = 40  # mutants of each module around the model
+SAMPLE_SIZE_PER_MODULE = 40  # mutants of each module around the model
 VERIFY_TESTS_FILE = "test_verify_checks.py"  # the checks of `verify` as tests
-MAX_SECONDS_PER_MUTANT = 60  # seconds that all tests of a mutant may take together; the quickest ones come first
+TEST_SECONDS_PER_MUTANT = 60  # seconds that all tests of a mutant may take together; the quickest ones come first
 
 settings.register_profile(
     "mutants",
@@ -381,7 +381,7 @@ CONFUSABLE_NAMES = """
     src_ids tgt_ids tgt_in, src_embedding tgt_embedding output, encoder decoder, EncoderLayer DecoderLayer,
     pad_id bos_id eos_id, rows keep alive
 """
-NAMESPACES = {"torch", "math", "nn", "F", "self"}  # of a call g.f(x), x is left when g is one of these, otherwise g
+NON_OPERAND_NAMES = {"torch", "math", "nn", "F", "self"}  # of a call g.f(x) with such a g, x is left; else g
 
 Node = TypeVar("Node", bound=ast.AST)
 
@@ -421,14 +421,14 @@ class Site(NamedTuple):
         replace_in_tree: Puts another node in its place.
         statement: The statement that the node is, or is a part of.
         scope: Qualified name of the function or class that it is in.
-        bound_names: How often each name is bound there.
+        binding_counts: How often each name is bound there.
     """
 
     node: ast.AST
     replace_in_tree: Callable[[ast.AST], None]
     statement: ast.stmt
     scope: str
-    bound_names: Counter[str]
+    binding_counts: Counter[str]
 
 
 def copy_with(node: Node, **fields: object) -> Node:
@@ -456,7 +456,7 @@ def other_operators(op: ast.AST) -> Iterator[ast.AST]:
     return (getattr(ast, name)() for name in OPERATOR_REPLACEMENTS[type(op).__name__].split())
 
 
-def bound_names(tree: ast.AST) -> Counter[str]:
+def count_bindings(tree: ast.AST) -> Counter[str]:
     """How often each name is bound, as an argument, by an assignment, or by an import."""
     names: Counter[str] = Counter()
     for node in ast.walk(tree):
@@ -514,7 +514,7 @@ def mutate_expression(node: ast.AST, names: Counter[str]) -> Iterator[ast.AST]:
                 yield from (copy_with(node, args=other) for other in neighbour_swaps(args))
             if len(args) > 1:
                 yield copy_with(node, args=args[:-1])
-            if isinstance(func, ast.Attribute) and ast.unparse(func).split(".")[0] not in NAMESPACES:
+            if isinstance(func, ast.Attribute) and ast.unparse(func).split(".")[0] not in NON_OPERAND_NAMES:
                 yield func.value
             elif args:
                 yield args[0]
@@ -532,7 +532,7 @@ def mutate_statement(node: ast.AST, names: Counter[str]) -> Iterator[ast.AST]:
             yield ast.Pass()
         case ast.Assign(targets=targets):
             # Where a name is bound nowhere else, every test fails without it, which shows nothing.
-            if all(names[name] > 1 for target in targets for name in bound_names(target)):
+            if all(names[name] > 1 for target in targets for name in count_bindings(target)):
                 yield ast.Pass()
         case ast.AugAssign(target=target, op=op, value=value):
             yield from (ast.Pass(), ast.Assign([target], value, lineno=0))
@@ -576,7 +576,7 @@ def sites(node: ast.AST, scope: str, names: Counter[str], statement: ast.stmt | 
             if is_not_mutated(node, field, child):
                 continue
             within = f"{scope}.{child.name}" if isinstance(child, ast.FunctionDef | ast.ClassDef) else scope
-            known = names + bound_names(child) if isinstance(child, ast.FunctionDef) else names
+            known = names + count_bindings(child) if isinstance(child, ast.FunctionDef) else names
             around = child if isinstance(child, ast.stmt) else statement
             assert around is not None
             put = partial(value.__setitem__, i) if isinstance(value, list) else partial(setattr, node, field)
@@ -603,12 +603,12 @@ def make_mutants(module: str, source: str) -> Iterator[Mutant]:
     imported = Counter[str]()
     for node in tree.body:
         if not isinstance(node, ast.ClassDef | ast.FunctionDef):
-            imported += bound_names(node)
+            imported += count_bindings(node)
     seen = {ast.unparse(tree)}
     for site in sites(tree, module, imported):
         before = headline(site.statement)
         for make in (mutate_expression, mutate_statement):
-            for other in make(site.node, site.bound_names):
+            for other in make(site.node, site.binding_counts):
                 site.replace_in_tree(other)
                 mutated, after = ast.unparse(tree), headline(other if site.node is site.statement else site.statement)
                 site.replace_in_tree(site.node)
@@ -694,7 +694,7 @@ class ExecutedLinesPlugin:
         }
 
 
-def folder_tests(folder: str) -> list[str]:
+def test_paths(folder: str) -> list[str]:
     """The tests of the modules in a folder: those in the folder of that name; for most, what users get wrong too."""
     return [str(ROOT / "tests" / name) for name in (folder, "test_refusals.py")[: 1 if folder == "model" else 2]]
 
@@ -710,7 +710,7 @@ def start_recording(folder: str, modules: Sequence[str], results: Path) -> int:
         executed.coverage.start()
         for module in modules:
             import_module(f"minitrans.{module}")
-        failed = pytest.main([*PYTEST_OPTIONS, *folder_tests(folder)], plugins=[executed])
+        failed = pytest.main([*PYTEST_OPTIONS, *test_paths(folder)], plugins=[executed])
         executed.coverage.stop()
         tests = {module: executed.tests_by_line(module) for module in modules}
         results.write_text(json.dumps([tests, executed.seconds]), encoding="utf-8")
@@ -726,13 +726,13 @@ def silence_output() -> None:
 
 
 def choose_tests(
-    mutant: Mutant, tests: Mapping[str, Mapping[str, Sequence[str]]], seconds: Mapping[str, float]
+    mutant: Mutant, tests: Mapping[str, Mapping[str, Sequence[str]]], seconds_by_test: Mapping[str, float]
 ) -> dict[str, float]:
     """The tests that execute a mutant's lines, and the seconds that each takes: first the checks, then the quickest."""
     executing = {test for line in mutant.lines for test in tests[mutant.module].get(str(line), ())}
-    quickest = sorted(executing, key=lambda test: (VERIFY_TESTS_FILE not in test, seconds[test]))
-    in_time = bisect.bisect(list(accumulate(map(seconds.__getitem__, quickest))), MAX_SECONDS_PER_MUTANT)
-    return {test: seconds[test] for test in quickest[: max(1, in_time)]}
+    quickest = sorted(executing, key=lambda test: (VERIFY_TESTS_FILE not in test, seconds_by_test[test]))
+    in_time = bisect.bisect(list(accumulate(map(seconds_by_test.__getitem__, quickest))), TEST_SECONDS_PER_MUTANT)
+    return {test: seconds_by_test[test] for test in quickest[: max(1, in_time)]}
 
 
 def start_tests(mutant: Mutant, tests: Mapping[str, float]) -> int:
@@ -752,7 +752,7 @@ def start_tests(mutant: Mutant, tests: Mapping[str, float]) -> int:
 def import_test_libraries(folders: Iterable[str]) -> None:
     """Import what the tests use of the libraries, so that no child has to."""
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
-        pytest.main([*PYTEST_OPTIONS, "--collect-only", *{path for folder in folders for path in folder_tests(folder)}])
+        pytest.main([*PYTEST_OPTIONS, "--collect-only", *{path for folder in folders for path in test_paths(folder)}])
     tests = str(ROOT / "tests")
     for name, module in list(sys.modules.items()):  # what helps the tests has imported of the package, too
         if name.split(".")[0] == "minitrans" or (getattr(module, "__file__", None) or "").startswith(tests):
@@ -779,7 +779,7 @@ def wait_for_child(running: dict[int, Item]) -> tuple[Item, bool]:
     return running.pop(pid), status == 0
 
 
-def report_scores(survivors: Sequence[Mutant], killed: Sequence[Mutant]) -> int:
+def report_survivors_and_scores(survivors: Sequence[Mutant], killed: Sequence[Mutant]) -> int:
     """Print the survivors and the scores; return 0, or 1 if the score is too low or `EQUIVALENT_MUTANTS` is wrong."""
     for mutant in sorted(survivors, key=Mutant.sort_key):
         print(f"{mutant}\n    {equivalence_reason(mutant) or 'SURVIVED'}")
@@ -801,7 +801,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     known = [*MODEL_MODULES, *OTHER_MODULES]
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"of {', '.join(known)}; default: all")
     parser.add_argument(
-        "--sample", type=int, metavar="N", help=f"of each module; default: {SAMPLE_SIZE}, all of the model's"
+        "--sample", type=int, metavar="N", help=f"of each module; default: {SAMPLE_SIZE_PER_MODULE}, all of the model's"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="mutants tested at a time")
     parser.add_argument("--list", action="store_true", help="list the mutants instead")
@@ -812,7 +812,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     mutated, originals = [], []
     for module in modules:
         source = (ROOT / module_path(module)).read_text(encoding="utf-8")
-        n = arguments.sample or (None if module in MODEL_MODULES else SAMPLE_SIZE)
+        n = arguments.sample or (None if module in MODEL_MODULES else SAMPLE_SIZE_PER_MODULE)
         mutated += sample_mutants([*make_mutants(module, source)], n)
         everywhere = range(1, 1 + source.count("\n"))
         originals.append(Mutant(module, everywhere, "", "", "", ast.unparse(ast.parse(source))))
@@ -854,7 +854,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             (survivors if survived else killed).append(mutant)
             print(f"\r{len(survivors) + len(killed)} of {len(mutated)}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    return report_scores(survivors, killed)
+    return report_survivors_and_scores(survivors, killed)
 
 
 if __name__ == "__main__":

@@ -67,35 +67,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def train_and_score(config: Path, seed: int, corpora: str | None, folder: Path) -> dict[str, Any]:
+def train_and_score(config: Path, seed: int, corpora_dir: str | None, runs_dir: Path) -> dict[str, Any]:
     """Train a model, unless it is there, and score its test sets, unless that has been done.
 
     The teachers are those of all seeds.
     """
-    run, teachers = folder / f"{config.stem}-{seed}", folder / f"{config.stem}-teachers"
+    run, teachers = runs_dir / f"{config.stem}-{seed}", runs_dir / f"{config.stem}-teachers"
     settings = ["--config", str(config), "--seed", str(seed), "--run-dir", str(run)]
-    if corpora is not None:
-        settings += ["--data.path", str(Path(corpora, config.stem))]
+    if corpora_dir is not None:
+        settings += ["--data.path", str(Path(corpora_dir, config.stem))]
     if not (run / SCORES_FILE).is_file():
         model = parse_config(settings)
         minutes = {
-            "teachers": run_timed_stage(distillation.train_teachers_and_write_data(model, teachers), teachers),
+            "teachers": run_timed_stage(distillation.make_distillation_inputs(model, teachers), teachers),
             "model": run_timed_stage(distillation.train_unless_done(distillation.final_config(model, teachers)), run),
         }
-        scores = score_test_sets(run, model, BLEU_TOKENIZER_BY_CONFIG.get(config.stem))
+        scores = score_and_count_parameters(run, model, BLEU_TOKENIZER_BY_CONFIG.get(config.stem))
         write_file(run / SCORES_FILE, json.dumps({"minutes": minutes, **scores}, indent=1))
     loaded: dict[str, Any] = json.loads((run / SCORES_FILE).read_text(encoding="utf-8"))
     return loaded
 
 
-def run_timed_stage(stage: Iterable[tuple[RunConfig, dict[str, Scores]]], product: Path) -> float:
+def run_timed_stage(stage: Iterable[tuple[RunConfig, dict[str, Scores]]], output_dir: Path) -> float:
     """Run a stage of the training; the minutes that it took, with those of before if it was interrupted.
 
-    They are kept beside the folder `product` that it makes; NaN if it was killed, or made otherwise.
+    They are kept beside the folder `output_dir` that it makes; NaN if it was killed, or made otherwise.
     """
-    spent = product.with_name(f"{product.name}.minutes")
+    spent = output_dir.with_name(f"{output_dir.name}.minutes")
     before = 0.0
-    if product.exists():
+    if output_dir.exists():
         before = float(spent.read_text(encoding="ascii")) if spent.is_file() else math.nan
     write_file(spent, "nan\n")
     began = time.perf_counter()
@@ -109,7 +109,7 @@ def run_timed_stage(stage: Iterable[tuple[RunConfig, dict[str, Scores]]], produc
     return minutes
 
 
-def score_test_sets(run: Path, config: RunConfig, tokenize: str | None) -> dict[str, Any]:
+def score_and_count_parameters(run: Path, config: RunConfig, tokenize: str | None) -> dict[str, Any]:
     """The number of parameters, and by test set and beam the scores."""
     translator = Translator.load(run, compiled="auto")
     scores: dict[str, dict[int, Any]] = {}

@@ -29,7 +29,7 @@ from random import Random
 from typing import NamedTuple
 
 from minitrans.text.lines import read_lines
-from minitrans.text.reading import TEXTING_ABBREVIATIONS, lowercase_words
+from minitrans.text.reading import TEXTING_ABBREVIATIONS, split_lowercase_words
 from minitrans.translate.translator import Translator
 
 CORPUS_DIR = Path(__file__).resolve().parents[2] / "data" / "en-zh"
@@ -39,7 +39,7 @@ KEYS_AND_NEIGHBOURS = (  # each letter key of a QWERTY keyboard, and those aroun
     "qwa wqeas ewrsd retdf tryfg ytugh uyihj iuojk oipkl pol aqwsz sawedzx dsferxc fdgrtcv gfhtyvb hgjyubn jhkuinm"
     " kjliom lkop zasx xzcsd cxvdf vcbfg bvngh nbmhj mnjk"
 )
-SHORT = {form: short for short, form in TEXTING_ABBREVIATIONS.items()}
+ABBREVIATIONS = {form: short for short, form in TEXTING_ABBREVIATIONS.items()}
 NEIGHBOURS_BY_KEY = {keys[0]: keys[1:] for keys in f"{KEYS_AND_NEIGHBOURS} {KEYS_AND_NEIGHBOURS.upper()}".split()}
 
 
@@ -75,7 +75,7 @@ def with_end_mark(line: str, mark: str) -> TypedLine:
     return TypedLine(re.sub(r"[.!?]*$", mark, line, count=1))
 
 
-def typing_error_noise(change: Callable[[str, str, Random], str]) -> TypingNoise:
+def typing_error_noise(change_letter_pair: Callable[[str, str, Random], str]) -> TypingNoise:
     """A kind that changes two letters, different ones, inside a word of four or more.
 
     In shorter words an error often makes another right word: he of she, is of it.
@@ -87,7 +87,7 @@ def typing_error_noise(change: Callable[[str, str, Random], str]) -> TypingNoise
         if not places:
             return None
         i = rng.choice(places)
-        return TypedLine(line[:i] + change(line[i], line[i + 1], rng) + line[i + 2 :])
+        return TypedLine(line[:i] + change_letter_pair(line[i], line[i + 1], rng) + line[i + 2 :])
 
     return kind
 
@@ -124,7 +124,7 @@ SENTENCE_NOISES: dict[str, TypingNoise] = {
     "three stops": lambda line, _: with_end_mark(line, "..."),
     "curly apostrophes": lambda line, _: TypedLine(line.replace("'", "’")),
     "no apostrophes": lambda line, _: TypedLine(line.replace("'", "")),
-    "short forms": lambda line, _: TypedLine(re.sub(r"[\w']+", lambda word: SHORT.get(word[0].lower(), word[0]), line)),
+    "short forms": lambda line, _: TypedLine(re.sub(r"[\w']+", lambda w: ABBREVIATIONS.get(w[0].lower(), w[0]), line)),
     "number before": lambda line, rng: TypedLine(f"{(n := rng.randint(1, 9))}. {line}", output_prefix=str(n)),
     "more blanks": lambda line, rng: TypedLine(rng.choice((f" {line} ", line.replace(" ", "  ", 1)))),
     "no blank after comma": lambda line, _: TypedLine(line.replace(", ", ",")),
@@ -170,9 +170,9 @@ def frequent_words() -> ReferencesByLine:
     entries: dict[str, tuple[str, list[str]]] = {}
     for row in chain.from_iterable(map(read_lines, sorted(CORPUS_DIR.glob("phrasebook/*.tsv")))):
         line, *references = row.split("\t")
-        if references and len(lowercase_words(line)) == 1 and not re.search("[{ ]", line):
-            entries.setdefault(lowercase_words(line)[0], (line, []))[1].extend(references)
-    often = Counter(chain.from_iterable(map(lowercase_words, read_lines(CORPUS_DIR / "train.en"))))
+        if references and len(split_lowercase_words(line)) == 1 and not re.search("[{ ]", line):
+            entries.setdefault(split_lowercase_words(line)[0], (line, []))[1].extend(references)
+    often = Counter(chain.from_iterable(map(split_lowercase_words, read_lines(CORPUS_DIR / "train.en"))))
     return dict(entries[word] for word in sorted(entries, key=lambda word: -often[word])[:N_SINGLE_WORDS])
 
 

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from torch import Tensor, nn
-from toy import MAX_LEN, LogitsOff, Toy, V, is_last_row
+from toy_model import MAX_LEN, LogitsOff, Toy, V, is_last_row
 
 from minitrans.cachecheck import cache_checks, run, self_test
 from minitrans.cachecheck.cache_checks import CHECKS, LONG_LENGTH, extend_tokens, generate_tokens, step_deviation
@@ -31,7 +31,7 @@ GENERATE_IDS = f"{DRAFT_IDS} generate.greedy generate.ragged generate.beams"
 ALL_CACHED_IDS = f"{CACHED_STEP_IDS} {LEFT_PADDING_IDS} {GENERATE_IDS}"
 # What the toy's faults look like, in the words of the pattern, or none; checks that must notice and name them; and
 # those that may fail too, where it is plain that the others have nothing to do with the fault.
-EXPECTED_BY_FAULT = {
+PATTERN_AND_CHECKS_BY_FAULT = {
     "positions restart": ("positions start at 0 again at every step", CACHED_STEP_IDS, ALL_CACHED_IDS),
     "mask late": ("the causal mask is one late", CAUSAL_CHECK_IDS, None),
     "no mask": ("there is no causal mask", CAUSAL_CHECK_IDS, None),
@@ -69,15 +69,15 @@ def test_a_right_model_passes_all_that_it_offers() -> None:
     assert [result.id for result in report.checks if not result.offered] == []
     assert [result.id for result in report.checks] == [check.id for check in CHECKS]
     covered = {id_ for id_, *_ in CHECK_PART_FAULTS} | {
-        id_ for _, ids, _ in EXPECTED_BY_FAULT.values() for id_ in ids.split()
+        id_ for _, ids, _ in PATTERN_AND_CHECKS_BY_FAULT.values() for id_ in ids.split()
     }
     assert covered == set(CHECKS_BY_ID)  # no check but has a fault of its own
     assert all(set(result.by_dtype) == {"float64", "float32", "bfloat16"} for result in report.checks[:1])
 
 
-@pytest.mark.parametrize("fault", EXPECTED_BY_FAULT)
+@pytest.mark.parametrize("fault", PATTERN_AND_CHECKS_BY_FAULT)
 def test_a_fault_is_noticed_and_named_by_the_checks_that_have_to_do_with_it(fault: str) -> None:
-    words, ids, others = EXPECTED_BY_FAULT[fault]
+    words, ids, others = PATTERN_AND_CHECKS_BY_FAULT[fault]
     results = failed_results(Toy(fault))
     for id_ in ids.split():
         assert (f"this looks like: {words}" if words else "is the first that differs") in results[id_].detail
@@ -100,7 +100,7 @@ def off_in(way: str, when: Callable[[Tensor], bool] = lambda ids: True, n: int =
 
 
 TOKENS = random_case(Toy()).tokens
-COPY_LAST_TOKENS = random_case(Toy()).other_tokens(TOKENS[:, -1:])
+TOKENS_OF_COPY = random_case(Toy()).other_tokens(TOKENS[:, -1:])
 SINGLES, ENDS_SUM, SELECTIONS_TEXT = [1] * 9, int(TOKENS[:, -1].sum()), "after selections of rows up to"
 # Parts of checks: what each says, after the number; and a fault that no other part of the check notices.
 CHECK_PART_FAULTS: list[tuple[str, str, str | LogitsOff]] = [
@@ -144,7 +144,7 @@ CHECK_PART_FAULTS: list[tuple[str, str, str | LogitsOff]] = [
     ("rollback", "up to 6 tokens, fed one by one and", after(1, 1, 1, 1, -2, 1)),
     ("rollback", "", lambda toy, ids, c: sum(c.chunks) > 14 and min(c.chunks) < 0),  # twice beyond the window
     ("fork", "the cache that was copied after 4", after(4, *SINGLES[:5], when=lambda toy, ids, c: c is toy.newest)),
-    ("fork", "a copy after 4", after(4, *SINGLES[:5], when=lambda toy, ids, c: bool((ids == COPY_LAST_TOKENS).all()))),
+    ("fork", "a copy after 4", after(4, *SINGLES[:5], when=lambda toy, ids, c: bool((ids == TOKENS_OF_COPY).all()))),
     ("fork", "a copy of a copy after 4", after(4, *SINGLES[:5], when=lambda toy, ids, c: c.copy_depth == 2)),
     ("caches.two", "", lambda toy, ids, c: bool(c.chunks) and c is not toy.newest),
     ("caches.two", "", lambda toy, ids, c: c is toy.newest),
@@ -177,7 +177,7 @@ def test_each_part_of_a_check_notices_what_no_other_part_does(id_: str, said: st
     assert said in f"{to_str(result.measured)}: {result.detail}"
 
 
-class EagerInFloat32(Toy):
+class EagerSoftmaxInFloat32(Toy):
     """Many a model's softmax, if its weights are asked for."""
 
     eager_in_float32 = True
@@ -194,7 +194,7 @@ class LastLayerSoftmaxInFloat32(Toy):
         return super()._attention_weights(q, k, seen)
 
 
-@pytest.mark.parametrize("kind", [EagerInFloat32, LastLayerSoftmaxInFloat32])
+@pytest.mark.parametrize("kind", [EagerSoftmaxInFloat32, LastLayerSoftmaxInFloat32])
 def test_weights_in_float32_are_measured_as_such(kind: type[Toy]) -> None:
     results = {result.id: result for result in check_cache(kind()).checks}
     tolerances = {id_: result.tolerance for id_, result in results.items() if result.tolerance}
@@ -212,7 +212,7 @@ def test_weights_in_float32_are_measured_as_such(kind: type[Toy]) -> None:
     [("weights", "differs"), ("positions restart", "positions start at 0"), ("mask late", "is one late")],
 )
 def test_weights_in_float32_that_are_wrong_are_noticed_and_named(fault: str, words: str) -> None:
-    result = failed_results(EagerInFloat32(fault))["weights"]
+    result = failed_results(EagerSoftmaxInFloat32(fault))["weights"]
     assert result.measured is not None
     assert result.measured > MIN_FAULT
     assert words in result.detail

@@ -210,7 +210,7 @@ CAUGHT, ESCAPED = Caught("s", "A fault.", ["a"]), Caught("t", "Another.", [])
         (Report([PASSED_A], [CAUGHT, ESCAPED]), False, []),
         (Report([PASSED_A], []), False, ["a"]),
         (Report([PASSED_A, PASSED_B], [CAUGHT]), False, ["b"]),
-        (Report([PASSED_A, PASSED_B], [CAUGHT], all_must_catch=False), True, []),
+        (Report([PASSED_A, PASSED_B], [CAUGHT], each_must_catch=False), True, []),
     ],
 )
 def test_a_report_passes_if_all_checks_do_every_fault_is_caught_and_no_check_is_blind(

@@ -24,10 +24,10 @@ hugging_face = importlib.import_module("minitrans.cachecheck.hugging_face")
 issue = importlib.import_module("minitrans.verify.issue")
 
 # Their positions begin where the padding does, unless position_ids say otherwise; rotary angles are float32.
-MASK_ALONE_IDS = {"padding.left-mask-alone"}
+MASK_ALONE_CHECKS = {"padding.left-mask-alone"}
 FAILING_CHECKS_BY_MODEL = {
     **{name: set() for name in ("marian", "m2m_100", "bart", "t5", "pegasus_x", "opt")},
-    "gpt2": MASK_ALONE_IDS, "llama": MASK_ALONE_IDS, "mistral": MASK_ALONE_IDS, "gemma": MASK_ALONE_IDS,
+    "gpt2": MASK_ALONE_CHECKS, "llama": MASK_ALONE_CHECKS, "mistral": MASK_ALONE_CHECKS, "gemma": MASK_ALONE_CHECKS,
 }  # fmt: skip
 FLOAT32_SOFTMAX_MODELS = {"llama", "mistral", "opt", "gemma"}  # their softmax, where weights are asked for
 
@@ -46,8 +46,9 @@ def test_it_is_run_in_the_way_that_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         asked[way] = model.generate(None, torch.tensor([[7, 8]]), 3, way)
     cached, uncached, draft = (None, False), (False, False), (None, True)  # None: as usual, with a cache
     assert [*asked.values()] == [cached, uncached, cached, uncached, draft, draft]
+    no_weights = Mock(decoder_attentions=None, attentions=None, cross_attentions=None)
     with pytest.raises(NotOfferedError, match="it returns no attention weights"):
-        model.variants["weights"]()._outputs(Mock(decoder_attentions=None, attentions=None, cross_attentions=None), 1)
+        model.variants["weights"]()._logits_and_weights(no_weights, 1)
     assert isinstance(model.variants["static"]().make_cache(9), hugging_face.transformers.StaticCache)
 
 
@@ -59,7 +60,7 @@ def test_all_is_exact_but_what_is_known(name: str) -> None:
     assert {"float64", "float32", "bfloat16"} == set(results["steps"].by_dtype)
     assert (results["weights"].tolerance == dtype_tolerance(torch.float32)) == (name in FLOAT32_SOFTMAX_MODELS)
     of_source = {"source.padding", "source.padding-token"}
-    of_target = {"padding.right", "padding.left", *MASK_ALONE_IDS}
+    of_target = {"padding.right", "padding.left", *MASK_ALONE_CHECKS}
     lacking = of_target if model.has_source else of_source
     assert {id_ for id_, result in results.items() if not result.offered} == lacking
     if name == "llama":  # for gpt2 it is said below

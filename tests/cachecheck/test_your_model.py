@@ -31,11 +31,11 @@ class MyDecoder(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.tokens(tokens) + self.positions(torch.arange(tokens.size(1)))
-        return self.attention_logits(x, x)
+        return self.output_logits(x, x)
 
-    def attention_logits(self, x: Tensor, seen: Tensor) -> Tensor:
-        mask = torch.ones(x.size(1), seen.size(1), dtype=torch.bool).tril(seen.size(1) - x.size(1))
-        return self.out(nn.functional.scaled_dot_product_attention(x, seen, seen, mask))
+    def output_logits(self, x: Tensor, context: Tensor) -> Tensor:
+        mask = torch.ones(x.size(1), context.size(1), dtype=torch.bool).tril(context.size(1) - x.size(1))
+        return self.out(nn.functional.scaled_dot_product_attention(x, context, context, mask))
 
     def step(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
         buffer, before = cache if isinstance(cache, tuple) else (None, cache)
@@ -45,9 +45,9 @@ class MyDecoder(nn.Module):
         )
         seen = x if before is None else torch.cat([before, x], 1)
         if buffer is None:
-            return self.attention_logits(x, seen), seen
+            return self.output_logits(x, seen), seen
         buffer[:, first : seen.size(1)] = x  # which raises where there are more than it holds
-        return self.attention_logits(x, buffer[:, : seen.size(1)]), (buffer, buffer[:, : seen.size(1)])
+        return self.output_logits(x, buffer[:, : seen.size(1)]), (buffer, buffer[:, : seen.size(1)])
 
     def static_cache(self, rows: int, length: int) -> tuple[Tensor, Tensor]:
         buffer = torch.zeros(rows, length, 8, dtype=torch.float64)

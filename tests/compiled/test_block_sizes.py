@@ -15,7 +15,7 @@ pytestmark = needs_compiled
 SMALL_BLOCK_EDGES = [n + around for n in (16, 32, 64) for around in (-1, 0, 1)]
 ALL_BLOCK_EDGES: list[int] = [*SMALL_BLOCK_EDGES, *range(125, 130), 255, 256, 257]
 Case = tuple[dict[str, int], list[int], list[int]]  # sizes of a model, and lengths of sources and of targets
-LENGTH_CASES: list[Case] = [
+LENGTH_AND_ROW_CASES: list[Case] = [
     case
     for n in ALL_BLOCK_EDGES
     for case in (
@@ -40,7 +40,7 @@ MODEL_SIZE_CASES: list[Case] = [
 def parametrize_sizes(*cases: Case) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         ("sizes", "src_lengths", "tgt_lengths"),
-        [*LENGTH_CASES, *VOCABULARY_CASES, *MODEL_SIZE_CASES, *cases],
+        [*LENGTH_AND_ROW_CASES, *VOCABULARY_CASES, *MODEL_SIZE_CASES, *cases],
         ids=lambda value: str(value) if len(value) < 5 else f"{len(value)} rows",
     )
 

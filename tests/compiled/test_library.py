@@ -21,7 +21,7 @@ from minitrans.compiled.library import NotAdmittedError
 pytestmark = needs_compiled
 
 Load = Callable[[], tuple[Path, bool]]
-READ_BYTES = Path.read_bytes
+REAL_READ_BYTES = Path.read_bytes
 WARNING_FLAGS = ["-Wall", "-Wextra", "-Wshadow", "-Werror"]
 CXX_COMMAND = shlex.split(os.environ.get("CXX", "c++"))
 X86_CPUS = ["x86-64", "haswell", "skylake-avx512", "cooperlake", "sapphirerapids"]  # SSE2, AVX2, AVX-512, bfloat16, AMX
@@ -101,7 +101,7 @@ def test_each_source_is_compiled_once_and_anew_for_another_header_or_processor(
 def test_a_library_that_another_process_removes_is_compiled_anew(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     path, _ = load()
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", lambda each: (each.unlink() if each == path else None) or READ_BYTES(each))
+        patch.setattr(Path, "read_bytes", lambda p: (p.unlink() if p == path else None) or REAL_READ_BYTES(p))
         assert load() == (path, True)
 
 

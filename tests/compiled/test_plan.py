@@ -24,9 +24,9 @@ from minitrans.model.dropout import Dropout
 from minitrans.model.layers import DecoderLayer
 from minitrans.model.transformer import Transformer
 
-SUBLAYERS = {"encoder": ("self", "ff"), "decoder": ("self", "cross", "ff")}
+SUBLAYERS_BY_STACK = {"encoder": ("self", "ff"), "decoder": ("self", "cross", "ff")}
 KIND_BY_SUBLAYER = {"self": "self-attention", "cross": "cross-attention", "ff": "feed-forward"}
-LINEAR_NAMES = {
+LINEAR_NAMES_BY_SUBLAYER = {
     "self": ("self_attn.w_qkv", "self_attn.w_o"),
     "cross": ("cross_attn.w_qkv", "cross_attn.w_o"),
     "ff": ("ff.w_1", "ff.w_2"),
@@ -50,9 +50,9 @@ def test_every_parameter_is_listed_once_and_in_its_place(tied: bool, n_layers: i
     plan = read_plan(model)
     assert (plan.tied, plan.config, plan.positions) == (tied, model.config, model.positions)
     names = ["src_embedding.weight", "tgt_embedding.weight", "output.weight"]
-    for stack, sublayers in SUBLAYERS.items():
+    for stack, sublayers in SUBLAYERS_BY_STACK.items():
         for i, name in product(range(n_layers), sublayers):
-            for part, end in product((f"{name}_norm", *LINEAR_NAMES[name]), ("weight", "bias")):
+            for part, end in product((f"{name}_norm", *LINEAR_NAMES_BY_SUBLAYER[name]), ("weight", "bias")):
                 names.append(f"{stack}.layers.{i}.{part}.{end}")
         names += [f"{stack}.norm.weight", f"{stack}.norm.bias"]
     assert all(a is model.get_parameter(name) for a, name in zip(plan_tensors(plan), names, strict=True))
@@ -75,7 +75,7 @@ def test_each_sub_layer_has_its_kind_its_eps_and_its_dropout() -> None:
     plan, wanted = read_plan(model), [model.dropout.p]
     for name, parts in (("encoder", plan.encoder), ("decoder", plan.decoder)):
         layers = cast(Any, model.get_submodule(name)).layers
-        for part, (layer, each) in zip(parts[:-1], product(layers, SUBLAYERS[name]), strict=True):
+        for part, (layer, each) in zip(parts[:-1], product(layers, SUBLAYERS_BY_STACK[name]), strict=True):
             assert (part.kind, part.eps) == (KIND_BY_SUBLAYER[each], getattr(layer, f"{each}_norm").eps)
             inside = layer.ff.dropout.p if each == "ff" else getattr(layer, f"{each}_attn").dropout
             wanted += [inside, layer.dropout.p]
@@ -111,7 +111,7 @@ def add_hook(name: str, when: str = "forward") -> Change:
     return lambda model: getattr(model.get_submodule(name), f"register_{when}_hook")(no_op)
 
 
-class Scale(nn.Module):
+class DoubledWeight(nn.Module):
     """A parametrization."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ def make_subclass(name: str) -> Change:
     return change
 
 
-def replace_tgt_embedding(**options: Any) -> Change:
+def set_tgt_embedding_options(**options: Any) -> Change:
     return put("tgt_embedding", lambda old: nn.Embedding(11, 6, **options, _weight=old.weight))
 
 
@@ -148,7 +148,7 @@ REFUSED_CHANGES: list[tuple[Change, str]] = [
     (make_subclass(""), "the model is a mine.Mine, known is Transformer"),
     (make_subclass(f"{ENCODER}.ff"), "encoder.layers.0.ff is a mine.Mine, known is FeedForward"),
     (
-        lambda m: parametrize.register_parametrization(m.get_submodule(f"{ENCODER}.ff.w_1"), "weight", Scale()),
+        lambda m: parametrize.register_parametrization(m.get_submodule(f"{ENCODER}.ff.w_1"), "weight", DoubledWeight()),
         "encoder.layers.0.ff.w_1 is a torch.nn.utils.parametrize.ParametrizedLinear, known is Linear",
     ),
     (put("positions", nn.Parameter), "positions is a torch.nn.parameter.Parameter, known is Tensor"),
@@ -167,10 +167,10 @@ REFUSED_CHANGES: list[tuple[Change, str]] = [
     (put("positions", lambda old: old[:9]), "positions is (9, 6) in shape, known is (17, 6)"),
     (put(f"{DECODER}.cross_attn.n_heads", lambda _: 4), "decoder.layers.1.cross_attn.n_heads is 4, known is 2"),
     # rows of a table that are treated in another way, and what tables are one
-    (replace_tgt_embedding(padding_idx=PAD), "tgt_embedding.padding_idx is 3, known is None"),
-    (replace_tgt_embedding(max_norm=1.0), "tgt_embedding.max_norm is 1.0, known is None"),
-    (replace_tgt_embedding(scale_grad_by_freq=True), "tgt_embedding.scale_grad_by_freq is True, known is False"),
-    (replace_tgt_embedding(sparse=True), "tgt_embedding.sparse is True, known is False"),
+    (set_tgt_embedding_options(padding_idx=PAD), "tgt_embedding.padding_idx is 3, known is None"),
+    (set_tgt_embedding_options(max_norm=1.0), "tgt_embedding.max_norm is 1.0, known is None"),
+    (set_tgt_embedding_options(scale_grad_by_freq=True), "tgt_embedding.scale_grad_by_freq is True, known is False"),
+    (set_tgt_embedding_options(sparse=True), "tgt_embedding.sparse is True, known is False"),
     (
         put("tgt_embedding.weight", lambda old: nn.Parameter(old.detach().clone())),
         "two of its embeddings and its output matrix are one; known are all three or none",

@@ -131,13 +131,13 @@ def test_without_a_fault_there_is_no_difference(dtype: torch.dtype, sizes: dict[
 # -- Faults of the code, the model's or compiled: of both paths, or of one --------------------------------------------
 
 
-@pytest.mark.parametrize("sabotage", [each for each in SABOTAGES if each.refused_by], ids=lambda sabotage: sabotage.id)
+@pytest.mark.parametrize("sabotage", [each for each in SABOTAGES if each.refused_by_probe], ids=lambda each: each.id)
 def test_a_fault_is_noticed_where_it_is(sabotage: Sabotage) -> None:
     with sabotage.apply_fault():
         reasons = refusal_reasons(model=make_model(eps=(1e-3,)))
     assert [
         where for where, reason in zip(("training", "decoding"), reasons, strict=True) if reason
-    ] == sabotage.refused_by
+    ] == sabotage.refused_by_probe
     assert all("compiled code is off by " in reason and "float64" in reason for reason in reasons if reason)
 
 
@@ -146,10 +146,10 @@ def test_a_fault_is_noticed_where_it_is(sabotage: Sabotage) -> None:
 ERROR_FACTORS = {torch.float64: 1 + 1e-6, torch.float32: 1.01, torch.bfloat16: 2.0}  # by which factor a number is wrong
 
 
-N_GRADIENTS = 1 + (6 + 6 + 2) + (6 + 6 + 6 + 2)  # of a table, and of an encoder and a decoder of one layer
+N_PARAM_GRADIENTS = 1 + (6 + 6 + 2) + (6 + 6 + 6 + 2)  # of a table, and of an encoder and a decoder of one layer
 AUTOGRAD_OUTPUTS = [
     *(("_HiddenStates", "forward", 0), ("_LinearCrossEntropy", "forward", 0)),
-    *(("_HiddenStates", "backward", 3 + i) for i in range(N_GRADIENTS)),
+    *(("_HiddenStates", "backward", 3 + i) for i in range(N_PARAM_GRADIENTS)),
     *(("_LinearCrossEntropy", "backward", i) for i in range(2)),
 ]
 

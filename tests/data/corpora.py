@@ -88,7 +88,7 @@ def long_pairs(n: int, n_words: int) -> Pairs:
     return list(zip(lines, lines[2:], strict=False))
 
 
-def peak_kb_during(work: Callable[..., object], *arguments: object) -> int:
+def peak_private_kb_during(work: Callable[..., object], *arguments: object) -> int:
     """The most kilobytes that this process has while it works."""
     most = 0
     with ThreadPoolExecutor() as pool:

@@ -12,7 +12,7 @@ from minitrans.data.batching import Batch, IdRows, collate, collate_rows, plan_b
 from minitrans.data.loader import EpochLoader
 from minitrans.errors import UserError
 
-length_pairs = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), max_size=200)
+length_pair_lists = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), max_size=200)
 
 
 SRC_LENGTHS = np.random.default_rng(0).integers(1, 60, 500)
@@ -36,7 +36,7 @@ def patch_rank(patch: pytest.MonkeyPatch, rank: int, n: int) -> None:
         patch.setattr(module, "n_processes", lambda: n)
 
 
-@given(length_pairs, st.integers(1, 200), st.none() | st.integers(0, 5))
+@given(length_pair_lists, st.integers(1, 200), st.none() | st.integers(0, 5))
 def test_the_plan_is_that_of_a_plain_sort(pairs: list[tuple[int, int]], batch_tokens: int, seed: int | None) -> None:
     """The plan must never change: a run could not be repeated."""
     src, tgt = np.array(pairs, dtype=np.int64).reshape(-1, 2).T

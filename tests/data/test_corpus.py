@@ -373,7 +373,7 @@ def test_everything_is_made_once_for_the_same_text(
     assert len(made()) == len(before) + 3
 
     with monkeypatch.context() as patch:
-        patch.setattr("minitrans.data.corpus._reading_code", lambda: b"edited")
+        patch.setattr("minitrans.data.corpus._reader_code", lambda: b"edited")
         tokenize_corpus(corpus, tokenizer)
     assert len(made()) == len(before) + 3 + 3
     other = Tokenizer.train(["c a b", "b a d"], TokenizerConfig(vocab_size=266))
@@ -417,7 +417,7 @@ def test_many_pairs_are_tokenized_by_several_processes(
 
 MEMORY_PROGRAM = """
 import sys
-from corpora import data_config, peak_kb_during
+from corpora import data_config, peak_private_kb_during
 from minitrans.data.corpus import load_corpus, tokenize_corpus, train_tokenizer
 from minitrans.text.tokenizer import TokenizerConfig
 
@@ -426,8 +426,8 @@ def prepare(folder: str) -> None:
     tokenizer = train_tokenizer(corpus["valid"], TokenizerConfig(400), sys.argv[1])
     tokenize_corpus(corpus, tokenizer, sys.argv[1])
 
-before = peak_kb_during(prepare, sys.argv[2])  # imports, thread pools and the like
-print(peak_kb_during(prepare, sys.argv[3]) - before)
+before = peak_private_kb_during(prepare, sys.argv[2])  # imports, thread pools and the like
+print(peak_private_kb_during(prepare, sys.argv[3]) - before)
 """
 
 

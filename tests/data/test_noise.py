@@ -35,7 +35,7 @@ def make_data(folder: Path, noise: dict[str, float] | None, seed: int = 5, **way
     return TranslationDataModule(settings, TOKENIZER, max_len=60, seed=seed)
 
 
-def epoch_batches(module: TranslationDataModule) -> Iterator[tuple[int, IdPairs]]:
+def epoch_and_batch(module: TranslationDataModule) -> Iterator[tuple[int, IdPairs]]:
     """The epoch of each batch, and its pairs without special ids, which are 0 to 2; without end."""
     for loader in repeat(module.train_dataloader()):
         buffer = loader.state_dict()["buffer"]  # in memory, each is an epoch
@@ -45,7 +45,7 @@ def epoch_batches(module: TranslationDataModule) -> Iterator[tuple[int, IdPairs]
             yield epoch, [pair for pair in zip(*sides, strict=True) if pair[0]]
 
 
-def epochs(batches: Iterable[tuple[int, IdPairs]]) -> list[IdPairs]:
+def two_epochs(batches: Iterable[tuple[int, IdPairs]]) -> list[IdPairs]:
     """The pairs of the first two epochs, sorted."""
     groups = groupby(islice(batches, 100), lambda batch: batch[0])
     return [sorted(chain(*(pairs for _, pairs in group))) for _, group in groups][:2]
@@ -93,18 +93,18 @@ def test_each_kind_of_noise(kind: str, source: str, target: str, expected: Pairs
 @both_loaders
 def test_seed_epoch_and_number_decide(tmp_path: Path, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def epochs_of(noise: dict[str, float] | None = NOISE_SHARES, **values: Any) -> list[IdPairs]:
-        return epochs(epoch_batches(make_data(tmp_path, noise, **values)))
+        return two_epochs(epoch_and_batch(make_data(tmp_path, noise, **values)))
 
     expected = epochs_of()
     assert all("“" in "".join(TOKENIZER.decode_batch(target for _, target in pairs)) for pairs in expected)
     assert len({str(pairs) for pairs in (*expected, *epochs_of(seed=6), *epochs_of(None))}) == 5
     assert epochs_of(**way) == expected
-    n_epoch = next(n for n, (epoch, _) in enumerate(epoch_batches(make_data(tmp_path, NOISE_SHARES, **way))) if epoch)
+    n_epoch = next(n for n, (epoch, _) in enumerate(epoch_and_batch(make_data(tmp_path, NOISE_SHARES, **way))) if epoch)
     for stop in (1, n_epoch // 2, n_epoch - 1, n_epoch, n_epoch + 3):
         stopped, resumed = make_data(tmp_path, NOISE_SHARES, **way), make_data(tmp_path, NOISE_SHARES, **way)
-        first = [*islice(epoch_batches(stopped), stop)]
+        first = [*islice(epoch_and_batch(stopped), stop)]
         resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
-        assert epochs(chain(first, epoch_batches(resumed))) == expected, f"resumed after {stop} batches"
+        assert two_epochs(chain(first, epoch_and_batch(resumed))) == expected, f"resumed after {stop} batches"
     parts = []
     for rank in range(3):
         patch_rank(monkeypatch, rank, 3)
@@ -115,9 +115,9 @@ def test_seed_epoch_and_number_decide(tmp_path: Path, way: dict[str, Any], monke
 @both_loaders
 def test_the_rest_is_as_without_noise(tmp_path: Path, way: dict[str, Any]) -> None:
     modules = without, _, noisy = [make_data(tmp_path, noise, **way) for noise in (None, {"typo": 0.0}, {"typo": 0.9})]
-    clean, same, other = ([*islice(epoch_batches(module), 30)] for module in modules)
+    clean, same, other = ([*islice(epoch_and_batch(module), 30)] for module in modules)
     assert clean == same != other
-    assert epochs(clean)[0] == sorted((TOKENIZER.encode(source), TOKENIZER.encode(target)) for source, target in TRAIN)
+    assert two_epochs(clean)[0] == sorted(tuple(map(TOKENIZER.encode, pair)) for pair in TRAIN)
     assert [*zip(*clean[0][1], strict=True)][1] == [*zip(*other[0][1], strict=True)][1], "of the same order"
     assert batch_source_ids(noisy.val_dataloader()) == batch_source_ids(without.val_dataloader())
     assert without.source_words() == noisy.source_words() != []
@@ -127,9 +127,9 @@ def test_the_rest_is_as_without_noise(tmp_path: Path, way: dict[str, Any]) -> No
 def test_half_of_the_pairs_of_the_first_epochs_are_reversed(tmp_path: Path, way: dict[str, Any]) -> None:
     def first_batches(n_epochs: int, **more: Any) -> list[tuple[int, IdPairs]]:
         stopped, resumed = (make_data(tmp_path, None, reversed_epochs=n_epochs, **way, **more) for _ in range(2))
-        first = [*islice(epoch_batches(stopped), 3)]
+        first = [*islice(epoch_and_batch(stopped), 3)]
         resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
-        return [*first, *islice(epoch_batches(resumed), 60)]
+        return [*first, *islice(epoch_and_batch(resumed), 60)]
 
     def reversed_pairs(**more: Any) -> list[set[str]]:
         """Those of each epoch; all others are as without the setting."""

@@ -29,7 +29,7 @@ from minitrans.data.datamodule import TranslationDataModule
 from minitrans.data.settings import DataConfig
 from minitrans.data.stream import StreamLoader, add_word_counts
 from minitrans.errors import UserError
-from minitrans.text.reading import lowercase_words
+from minitrans.text.reading import split_lowercase_words
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 TRAIN = [(" ".join(words), " ".join(reversed(words))) for n in (2, 3) for words in itertools.product("abcd", repeat=n)]
@@ -249,9 +249,9 @@ def test_a_stream_that_breaks_off(tmp_path: Path, tokenizer: Tokenizer, monkeypa
 MEMORY_PROGRAM = """
 import sys
 from itertools import pairwise
-from corpora import data_config, peak_kb_during
+from corpora import data_config, peak_private_kb_during
 from minitrans.data.stream import StreamLoader, add_word_counts
-from minitrans.text.reading import lowercase_words
+from minitrans.text.reading import split_lowercase_words
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 def read(n_pairs: int) -> None:
@@ -261,7 +261,7 @@ def read(n_pairs: int) -> None:
 settings = data_config(sys.argv[1], cache_dir=sys.argv[2], streaming=True, shuffle_buffer=500)
 tokenizer = Tokenizer.train(["0 1 2 3 4 5 6 7 8 9 words"], TokenizerConfig(280))
 batches = iter(StreamLoader(settings, tokenizer, 10_000, 0, {}))
-peaks = [peak_kb_during(read, 5_500) for _ in range(4)]
+peaks = [peak_private_kb_during(read, 5_500) for _ in range(4)]
 print(min(later - peak for peak, later in pairwise(peaks)))  # what is kept adds to each, a busy machine to one
 """
 
@@ -275,7 +275,7 @@ def test_memory_does_not_grow_with_what_has_been_read(tmp_path: Path) -> None:
 
 @given(st.lists(st.text()))
 def test_the_words_of_lines_are_those_of_each(lines: list[str]) -> None:
-    assert add_word_counts(Counter(), lines) == Counter(word for line in lines for word in lowercase_words(line))
+    assert add_word_counts(Counter(), lines) == Counter(word for line in lines for word in split_lowercase_words(line))
 
 
 def test_words_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -92,21 +92,21 @@ def test_of_very_low_scores_each_row_still_weighs_what_it_sees_and_that_alone(sc
 def test_weights_keep_the_dtype_of_the_queries_and_half_precision_takes_its_softmax_in_float32(
     dtype: torch.dtype, masked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    computed_in = []
+    rounding_dtype = []
     softmax = torch.softmax
 
     def spy(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
         out = softmax(x, dim, dtype=dtype)
-        computed_in.append(out.dtype)
+        rounding_dtype.append(out.dtype)
         return out
 
     monkeypatch.setattr(torch, "softmax", spy)
     q, k, _ = (x.to(dtype) for x in random_qkv(10))
     mask = random_mask(10) if masked else ALL_KEYS_MASK
     weights = attention_weights(q, k, mask if masked else None)
-    assert computed_in == [torch.promote_types(dtype, torch.float32)]
+    assert rounding_dtype == [torch.promote_types(dtype, torch.float32)]
     assert weights.dtype == dtype
-    scores = (q @ k.mT / math.sqrt(DH)).to(computed_in[0])
+    scores = (q @ k.mT / math.sqrt(DH)).to(rounding_dtype[0])
     assert torch.equal(weights, softmax(scores.masked_fill(~mask, -torch.inf), -1).to(dtype))
 
 

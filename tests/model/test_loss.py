@@ -47,7 +47,7 @@ def test_the_loss_equals_its_formula_and_padding_does_not_count(lengths: list[in
 
 # From the hidden states, a few rows at a time
 
-N_POSITIONS = [1, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1, 2 * CHUNK_ROWS, 2 * CHUNK_ROWS + 1]  # of real positions
+ROW_COUNTS = [1, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1, 2 * CHUNK_ROWS, 2 * CHUNK_ROWS + 1]  # of real positions
 
 
 @pytest.fixture(params=["plain", pytest.param("compiled", marks=needs_compiled)])
@@ -60,7 +60,7 @@ def linear_loss(request: pytest.FixtureRequest) -> LinearLoss:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
 @pytest.mark.parametrize("padded", [0, 3])
-@pytest.mark.parametrize("lengths", [*([n] for n in N_POSITIONS), [4, 5, 1], [1, 9], [CHUNK_ROWS, 3, CHUNK_ROWS - 3]])
+@pytest.mark.parametrize("lengths", [*([n] for n in ROW_COUNTS), [4, 5, 1], [1, 9], [CHUNK_ROWS, 3, CHUNK_ROWS - 3]])
 def test_a_few_rows_at_a_time_give_the_plain_loss_and_its_gradients(
     lengths: list[int], padded: int, smoothing: float, linear_loss: LinearLoss
 ) -> None:

@@ -21,7 +21,7 @@ MODEL_CONFIG = TransformerConfig(
     vocab_size=150, pad_id=0, bos_id=1, eos_id=2, d_model=16, n_heads=2, d_ff=24, n_layers=2, max_len=32
 )
 FLAGS = ["--sentences", "12", "--single", "3", "--minutes", "0", "--threads", "1"]
-PEER_PAIRS = [pytest.param(HF, marks=needs_transformers), pytest.param(CT2, marks=needs_ctranslate2)]
+PEER_PARAMS = [pytest.param(HF, marks=needs_transformers), pytest.param(CT2, marks=needs_ctranslate2)]
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def patch_for_quick_comparison(monkeypatch: pytest.MonkeyPatch, model: Transform
     monkeypatch.setattr(bench_train, "BF16_CPU_FLAGS", bench_train.describe_machine()["flags"])
 
 
-@pytest.mark.parametrize("name", [OURS, "minitrans, plain", "minitrans, no cache", *PEER_PAIRS])
+@pytest.mark.parametrize("name", [OURS, "minitrans, plain", "minitrans, no cache", *PEER_PARAMS])
 def test_all_decode_the_same(name: str, model: Transformer, sources: IdLists, tmp_path: Path) -> None:
     want = [greedy_decode(CachedStepper(model), torch.tensor([source]))[0].ids for source in sources]
     assert len({len(ids) for ids in want}) > 5
@@ -60,7 +60,7 @@ def test_all_decode_the_same(name: str, model: Transformer, sources: IdLists, tm
     assert [decode([source])[0] for source in sources] == want
 
 
-@pytest.mark.parametrize("name", PEER_PAIRS)
+@pytest.mark.parametrize("name", PEER_PARAMS)
 def test_peers_search_with_beams(name: str, model: Transformer, sources: IdLists, tmp_path: Path) -> None:
     own, other = (bench_decode.DECODER_BUILDERS[who](model, tmp_path)(sources, 5) for who in (OURS, name))
     assert other != bench_decode.DECODER_BUILDERS[name](model, tmp_path)(sources)
@@ -129,7 +129,7 @@ def test_a_round_is_every_contender_once(sources: IdLists) -> None:
     assert sorted(calls[4:]) == sorted([("a", 2, 4), ("a", 1, 4), ("b", 2, 4), ("b", 1, 4)] * 3)
     assert {name for name, _, _ in calls[4:8]} == {"a", "b"}
     assert timings["a"].outputs == [[7]] * 3
-    assert len(timings["a"].batch_seconds) == 2
+    assert len(timings["a"].median_batch_seconds) == 2
 
 
 def test_no_cache_is_timed_once_where_it_takes_long(monkeypatch: pytest.MonkeyPatch, sources: IdLists) -> None:

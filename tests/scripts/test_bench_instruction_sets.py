@@ -11,10 +11,10 @@ CPU_FLAGS = ["fpu", "avx2", "avx512f", "avx512_bf16", "amx_tile"]
 RESTART_PROGRAM = """
 import sys
 sys.path.append(sys.argv[1])
-from instruction_sets import restart_with_instruction_set, usable_flags
+from instruction_sets import restart_with_instruction_set, usable_matmul_flags
 restart_with_instruction_set("sse2")
 import torch
-print(torch.backends.cpu.get_cpu_capability(), *usable_flags(sys.argv[2:]))
+print(torch.backends.cpu.get_cpu_capability(), *usable_matmul_flags(sys.argv[2:]))
 """
 
 
@@ -38,4 +38,4 @@ def test_a_program_starts_again_held_to_it(tmp_path: Path) -> None:
 def test_flags_are_what_may_be_used(name: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     held = instruction_sets.INSTRUCTION_SETS[name].environment if name else {}
     monkeypatch.setattr("os.environ", held)
-    assert instruction_sets.usable_flags(CPU_FLAGS) == expected
+    assert instruction_sets.usable_matmul_flags(CPU_FLAGS) == expected

@@ -46,7 +46,7 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Workload:
 
 
 def test_made_up_lengths_are_those_of_captions() -> None:
-    source, target = bench_train.made_up_lengths(20_000, 15.5, np.random.default_rng(0))
+    source, target = bench_train.made_up_pair_lengths(20_000, 15.5, np.random.default_rng(0))
     assert source.min() >= 1
     assert target.min() >= 1
     assert target.mean() == pytest.approx(15.5, abs=0.3)

@@ -8,7 +8,7 @@ from hf_bugs import PAGE_FILE, Bug, Outcome, catching_checks, read_bugs, render_
 
 from minitrans.cachecheck.cache_checks import CHECKS
 
-CHECK_IDS = {check.id for check in CHECKS}
+CACHE_CHECK_IDS = {check.id for check in CHECKS}
 BUG = Bug([7, 8], "a window is off", "gemma2", "1.0", "1.1", {})
 ALL_EXACT = {
     "steps": Outcome(1e-15, True, ""),
@@ -80,7 +80,7 @@ def test_it_measures_any_release_alike(monkeypatch: pytest.MonkeyPatch, tmp_path
     (tmp_path / "0").mkdir()
     (tmp_path / "0" / "installed").touch()
     (checks,) = hf_bugs.measure_in_release("0", [bug], tmp_path)
-    assert set(checks) == CHECK_IDS
+    assert set(checks) == CACHE_CHECK_IDS
     assert [id_ for id_, each in checks.items() if each.clearly_fails] == ["padding.left-mask-alone"]
     assert checks["steps"].passed
     assert checks["rollback"].passed

@@ -103,7 +103,7 @@ def test_of_many_checks_that_fail_the_worst_are_named_nan_first() -> None:
     row = Finding(FAKE_FINDINGS["opt"].entry, results)
     *_, line = hf_survey.failure_table([row], [])
     assert line == "| opt | `nan` NaN, `c6` 0.6, `c5` 0.5, `c4` 0.4, `c3` 0.3, 2 more | **?** |"
-    assert len([*hf_survey.failed_ids(row)]) == 7
+    assert len([*hf_survey.failure_keys(row)]) == 7
 
 
 def test_a_dtype_that_is_not_float64_is_named() -> None:
@@ -113,7 +113,7 @@ def test_a_dtype_that_is_not_float64_is_named() -> None:
 
 def test_many_who_cannot_do_the_same_are_counted() -> None:
     rows = [Finding(Entry(f"n{i}", "", {}, False), [new_result("rows", 0.0, offered=False)]) for i in range(6)]
-    assert [*hf_survey.unoffered_table(rows)][-1] == "| it cannot | `rows` | 6 |"
+    assert [*hf_survey.unoffered_checks_table(rows)][-1] == "| it cannot | `rows` | 6 |"
 
 
 def test_a_program_sees_what_stands_before_it() -> None:

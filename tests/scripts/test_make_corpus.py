@@ -18,7 +18,7 @@ def lines(name: str) -> list[str]:
     return (CORPUS_DIR / name).read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
-TRAIN = dict(zip(lines("train.en"), lines("train.zh"), strict=True))
+ZH_BY_EN = dict(zip(lines("train.en"), lines("train.zh"), strict=True))
 PAIRS = {  # of all splits, with each of their translations
     f"{en.lower()}\t{zh}"
     for split in SPLITS
@@ -29,7 +29,7 @@ PAIRS = {  # of all splits, with each of their translations
 
 
 @pytest.fixture
-def small_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def small_phrasebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small phrasebook in place of the one that ships."""
     for folder in ("phrasebook", "words"):
         (tmp_path / folder).mkdir()
@@ -56,34 +56,36 @@ def test_another_seed_leaves_out_other_lines(tmp_path: Path) -> None:
 
 
 def test_the_running_examples_are_in_train() -> None:
-    assert [TRAIN[en] for en in ("Machine learning is fun.", "I love you.", "deep learning", "I saw a saw.")] == [
+    assert [ZH_BY_EN[en] for en in ("Machine learning is fun.", "I love you.", "deep learning", "I saw a saw.")] == [
         "机器学习真好玩。", "我爱你。", "深度学习", "我看见了一把锯子。"
     ]  # fmt: skip
 
 
 def test_no_sentence_that_tests_is_in_train_in_any_variant() -> None:
-    trained = {key for en in TRAIN for key in make_corpus.sentence_keys(en)}
+    trained = {key for en in ZH_BY_EN for key in make_corpus.sentence_run_keys(en)}
     for name in ("valid", "test", "test_compositional", "everyday", "everyday_dev", "values", "names"):
         assert [en for en in lines(f"{name}.en") if make_corpus.variant_key(en) in trained] == [], name
 
 
 def test_formulas_are_in_train() -> None:
-    known = set(map(make_corpus.variant_key, TRAIN))
+    known = set(map(make_corpus.variant_key, ZH_BY_EN))
     assert [en for en in lines("phrasebook/formulas.en") if make_corpus.variant_key(en) not in known] == []
-    assert {lines("train.en").count(en) for en in ("Hello!", "Goodbye!")} == {make_corpus.COPIES_BY_LINE["formula"]}
-    assert lines("train.en").count("bread") == make_corpus.COPIES_BY_LINE["word"]
+    copies, trained = make_corpus.COPIES_BY_LINE_KIND, lines("train.en")
+    assert trained.count("Hello!") == trained.count("Goodbye!") == copies["formula"]
+    assert trained.count("bread") == copies["word"]
 
 
 def test_values_are_not_in_train() -> None:
     assert len(lines("values.en")) == 100
-    trained = set().union(*map(make_corpus.digit_words, TRAIN))
+    trained = set().union(*map(make_corpus.digit_words, ZH_BY_EN))
     assert not [en for en in lines("values.en") if not trained.isdisjoint(make_corpus.digit_words(en))]
     assert make_corpus.digit_words("At 7:45 on May 12, 1998, for $18.95 or 5%.") == {"7:45", "1998", "$18.95", "5%"}
 
 
 def test_names_are_not_in_train() -> None:
     assert len(lines("names.en")) == 100
-    names, trained = (set(re.findall(r"\w+", " ".join(text).lower(), re.ASCII)) for text in (lines("names.zh"), TRAIN))
+    texts = lines("names.zh"), ZH_BY_EN
+    names, trained = (set(re.findall(r"\w+", " ".join(text).lower(), re.ASCII)) for text in texts)
     assert {"zoltan", "porto", "alegre"} <= names
     assert names.isdisjoint(trained)
 
@@ -98,7 +100,7 @@ def test_variants_are_known_by_their_key() -> None:
 
 
 def test_left_out_lines_are_whole_sentences_whose_words_are_trained() -> None:
-    trained = {word for en in TRAIN for word in make_corpus.word_set(en)}
+    trained = {word for en in ZH_BY_EN for word in make_corpus.word_set(en)}
     formulas = {line.split("\t")[0] for line in lines(f"phrasebook/{make_corpus.SET_PHRASES_FILE}")}
     phrases = {line.split("\t")[0] for path in (CORPUS_DIR / "phrasebook").iterdir() for line in lines(str(path))}
     for split in ("valid", "test"):
@@ -122,42 +124,42 @@ def test_a_word_left_out_of_a_line_is_not_in_train_but_others_are(monkeypatch: p
     kinds = make_corpus.read_words(CORPUS_DIR / "words")
     phrases = make_corpus.read_phrases(CORPUS_DIR / "phrasebook", kinds)
     draw = make_corpus.StableRandom(1)
-    chosen = make_corpus.hold_out_pairs(draw, phrases, make_corpus.SlotFiller(draw, kinds, phrases), set())
-    whole = {make_corpus.variant_key(pair.en) for pair in chosen}  # which other lines may make, too
-    monkeypatch.setattr(make_corpus, "hold_out_pairs", lambda *arguments: arguments[-1].update(whole) or chosen)
+    chosen = make_corpus.hold_out_words(draw, phrases, make_corpus.SlotFiller(draw, kinds, phrases), set())
+    whole = {make_corpus.variant_key(pair.english) for pair in chosen}  # which other lines may make, too
+    monkeypatch.setattr(make_corpus, "hold_out_words", lambda *arguments: arguments[-1].update(whole) or chosen)
     splits = make_corpus.make_corpus(phrases, kinds, set(), set(), seed=1)
     tested = {pair[0] for pair in splits["test_compositional"]}
     assert len(tested) == make_corpus.N_HELD_OUT
     trained = "\n".join(en for en, _ in splits["train"])
-    for pair in [pair for pair in chosen if pair.en in tested][:40]:
-        ((kind, word),) = pair.words
+    for pair in [pair for pair in chosen if pair.english in tested][:40]:
+        ((kind, word),) = pair.slot_words
         for left_out in (True, False):
             rows = [row for row in kinds[kind] if (row["en"] == word) == left_out]
             assert bool(line_regex(pair.line, kinds | {kind: rows}).search(trained)) != left_out, (pair, left_out)
 
 
 def test_english_is_contracted_and_written_out() -> None:
-    variants = collections.Counter(map(make_corpus.variant_key, TRAIN))
+    variants = collections.Counter(map(make_corpus.variant_key, ZH_BY_EN))
     assert sum(count > 1 for count in variants.values()) > 2_000
-    words = collections.Counter(word for en in TRAIN for word in en.split())
+    words = collections.Counter(word for en in ZH_BY_EN for word in en.split())
     assert min(words[word] for word in ("I", "don't", "do", "It's", "It", "is")) > 200
-    for en, zh in TRAIN.items():  # end alike, but for a request that is a question, a greeting that is, and "7:05 a.m."
+    for en, zh in ZH_BY_EN.items():  # end alike, but for a request or a greeting that is a question, and "7:05 a.m."
         if en == "How do you do?":
             continue
         assert zh.endswith({".": ("。",), "?": ("？", "。"), "!": ("！",)}.get(en[-1], ("",))) or en.endswith(".m."), en
         assert en[-1] in ".?!" or zh[-1] not in "。？！", en
 
 
-def test_show_prints_what_a_line_makes(small_tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_what_a_line_makes(small_phrasebook: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert make_corpus.main(["--show", "talk.tsv:2"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) > 4
     assert all(re.fullmatch(r"I like [a-j]\.\t我喜欢[一-鿿]。", line) for line in printed)
 
 
-def test_a_mark_in_a_word_is_the_same_on_both_sides(small_tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mark_in_a_word_is_the_same_on_both_sides(small_phrasebook: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A digit, a letter or a made-up name."""
-    (small_tables / "words" / "food.tsv").write_text("en\tzh\n1,## &2# ~\t1##号&2#~\n", encoding="utf-8")
+    (small_phrasebook / "words" / "food.tsv").write_text("en\tzh\n1,## &2# ~\t1##号&2#~\n", encoding="utf-8")
     assert make_corpus.main(["--show", "talk.tsv:2"]) == 0
     pattern = r"^I like 1,(\d\d) ([A-Z]2\d) ([A-Z][a-z]{5,})\.\t我喜欢1\1号\2\3。$"
     assert len({*re.findall(pattern, capsys.readouterr().out, re.MULTILINE)}) == make_corpus.SENTENCES_PER_LINE
@@ -197,32 +199,32 @@ BAD_TABLES = {
 
 @pytest.mark.parametrize(("file", "text", "message"), [(file, *row) for file in BAD_TABLES for row in BAD_TABLES[file]])
 def test_a_mistake_in_a_table_is_one_line_and_nothing_is_written(
-    file: str, text: str, message: str, small_tables: Path, capsys: pytest.CaptureFixture[str]
+    file: str, text: str, message: str, small_phrasebook: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if file == "phrasebook/talk.tsv":
         text, message = f"Hello!\t你好！\n# a comment\n{text}\n", f"3: {message}"
-    (small_tables / file).write_text(text, encoding="utf-8")
-    assert make_corpus.main(["--out", str(small_tables / "new")]) == 2
+    (small_phrasebook / file).write_text(text, encoding="utf-8")
+    assert make_corpus.main(["--out", str(small_phrasebook / "new")]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"make_corpus: {small_tables / file}:{message}")
+    assert error.startswith(f"make_corpus: {small_phrasebook / file}:{message}")
     assert error.count("\n") == 1
-    assert not (small_tables / "new").exists()
+    assert not (small_phrasebook / "new").exists()
 
 
-def test_what_is_copied_may_be_latin(small_tables: Path) -> None:
+def test_what_is_copied_may_be_latin(small_phrasebook: Path) -> None:
     text = "A203 at 7:30, call 140 1234 5678.\t7:30，A203，打140 1234 5678。\n5%, $1,250.\t5%，1250美元。\n"
-    (small_tables / "phrasebook" / "talk.tsv").write_text(text, encoding="utf-8")
+    (small_phrasebook / "phrasebook" / "talk.tsv").write_text(text, encoding="utf-8")
     assert make_corpus.main(["--show", "talk.tsv:1"]) == 0
 
 
 def test_the_card_gives_the_right_numbers() -> None:
     card = (CORPUS_DIR / "README.md").read_text(encoding="utf-8")
-    lengths = [len(en.split()) for en in TRAIN]
-    words = {word for en in TRAIN for word in make_corpus.word_set(en) if not re.search(r"\d", word)}
+    lengths = [len(en.split()) for en in ZH_BY_EN]
+    words = {word for en in ZH_BY_EN for word in make_corpus.word_set(en) if not re.search(r"\d", word)}
     texts = [text for path in CORPUS_DIR.rglob("*.zh*") for text in lines(str(path))]
     for row in (
         *(f"| `{split}` | {len(lines(f'{split}.en')):,} |" for split in (*SPLITS, *make_corpus.HAND_WRITTEN_SETS)),
-        f"to train on; {len(TRAIN):,} without copies |",
+        f"to train on; {len(ZH_BY_EN):,} without copies |",
         f"| English word forms in `train` without digits, in lower case and written out | {len(words):,} |",
         f"| Characters in the Chinese of all files | {len(set(''.join(texts))):,} |",
         f"| Mean length of a distinct English text in `train`, in words | {sum(lengths) / len(lengths):.1f} |",

@@ -26,7 +26,7 @@ def source_of(module: str) -> str:
     return (mutants.ROOT / mutants.module_path(module)).read_text(encoding="utf-8")
 
 
-def docstrings_and_imports(source: str) -> list[str | None]:
+def unmutated_parts(source: str) -> list[str | None]:
     """All docstrings, annotations and imports, in order."""
     parts: list[str | None] = []
     for node in ast.walk(ast.parse(source)):
@@ -73,7 +73,7 @@ def test_every_mutant_is_another_program_with_the_same_documentation(module: str
     made = list(mutants.make_mutants(module, source))
     programs = {ast.dump(ast.parse(mutant.source)) for mutant in made} | {ast.dump(ast.parse(source))}
     assert len(programs) == len(made) + 1
-    assert all(docstrings_and_imports(mutant.source) == docstrings_and_imports(source) for mutant in made)
+    assert all(unmutated_parts(mutant.source) == unmutated_parts(source) for mutant in made)
 
 
 @pytest.mark.slow
@@ -94,10 +94,10 @@ def test_the_score_counts_what_is_not_known_to_be_equivalent(
         mutants.Mutant("model.masks", range(i, i + 1), "model.masks.f", "x = 0", f"x = {i}", "") for i in range(1, 41)
     ]
     monkeypatch.setattr(mutants, "EQUIVALENT_MUTANTS", {"model.masks.f": {"x = 1": "it is all one"}})
-    assert mutants.report_scores(made[:3], made[3:]) == 1
-    assert mutants.report_scores(made[:2], made[2:]) == 0
+    assert mutants.report_survivors_and_scores(made[:3], made[3:]) == 1
+    assert mutants.report_survivors_and_scores(made[:2], made[2:]) == 0
     assert "model.masks 38/39, score 97.4% (38 killed of 39)" in capsys.readouterr().out
-    assert mutants.report_scores([], made) == 1
+    assert mutants.report_survivors_and_scores([], made) == 1
     assert "not equivalent: minitrans/model/masks.py:1  x = 0  ->  x = 1\n" in capsys.readouterr().out
 
 
@@ -109,7 +109,7 @@ def test_every_module_and_its_tests_are_there() -> None:
 
 def test_a_mutant_meets_the_quickest_tests_that_execute_a_line_of_its_statement() -> None:
     tests = {"small": {"3": ["slow", "quick"], "4": ["longest", "quick"], "7": ["other"]}}
-    seconds = {"slow": 5.0, "quick": 0.5, "longest": mutants.MAX_SECONDS_PER_MUTANT, "other": 0.1}
+    seconds = {"slow": 5.0, "quick": 0.5, "longest": mutants.TEST_SECONDS_PER_MUTANT, "other": 0.1}
     mutant = mutants.Mutant("small", range(2, 5), "", "", "", "")
     assert [*mutants.choose_tests(mutant, tests, seconds)] == ["quick", "slow"]
     assert [*mutants.choose_tests(mutant._replace(lines=range(4, 5)), tests, {**seconds, "quick": 99.0})] == ["longest"]

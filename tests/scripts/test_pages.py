@@ -2,7 +2,7 @@
 
 import re
 
-import model_parts
+import architecture_page
 import pytest
 from claims_page import PAGE_FILE, render_page
 from conftest import HAS_COMPILED_FOLDER
@@ -22,4 +22,4 @@ def test_every_claim_has_a_row() -> None:
 
 
 def test_the_page_of_the_architecture_is_up_to_date() -> None:
-    assert model_parts.PAGE_FILE.read_text("utf-8") == model_parts.render_page(), "run scripts/dev/model_parts.py"
+    assert architecture_page.PAGE_FILE.read_text("utf-8") == architecture_page.render_page(), "run the script"

@@ -20,7 +20,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def arguments(sixty_pair_corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def argv(sixty_pair_corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Two short runs on few sentences, with a teacher of each direction and a student."""
     monkeypatch.setattr(distillation, "SEEDS", (1,))
     with pytest.raises(SystemExit, match=r"^0$"):
@@ -33,8 +33,8 @@ def arguments(sixty_pair_corpus: Path, tmp_path: Path, capsys: Capture, monkeypa
     return [str(tmp_path / "tiny.yaml"), *(str(word) for flag in flags.items() for word in flag)]
 
 
-def test_it_trains_scores_and_prints(arguments: list[str], tmp_path: Path, capsys: Capture) -> None:
-    assert results_table.main(arguments) == 0
+def test_it_trains_scores_and_prints(argv: list[str], tmp_path: Path, capsys: Capture) -> None:
+    assert results_table.main(argv) == 0
     header, line, row = capsys.readouterr().out.splitlines()
     assert header.count("|") == line.count("|") == row.count("|")
     number = r"\d+\.\d\d ± \d+\.\d\d"
@@ -55,16 +55,16 @@ def test_it_trains_scores_and_prints(arguments: list[str], tmp_path: Path, capsy
     # Once more: nothing is trained, nothing is translated.
     for path in (tmp_path / "runs").glob("*/model.*"):
         path.write_bytes(b"")
-    assert results_table.main(arguments) == 0
+    assert results_table.main(argv) == 0
     assert capsys.readouterr().out.splitlines()[2] == row
 
 
 def test_an_interrupted_run_goes_on(
-    arguments: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    argv: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizers = results_table.BLEU_TOKENIZER_BY_CONFIG
     monkeypatch.setitem(tokenizers, "tiny", tokenizers["multi30k-en-de-lc"])  # whose text is split at spaces
-    one = [*arguments, "--seeds", "1"]
+    one = [*argv, "--seeds", "1"]
     assert results_table.main(one) == 0
     run = tmp_path / "runs" / "tiny-1"
     weights = (run / "model.safetensors").read_bytes()
@@ -89,21 +89,21 @@ def test_minutes_are_not_told_where_some_are_not_known(minutes: str | None, tmp_
     assert results_table.mean_minutes([1.0, spent]) == "-"
 
 
-def test_minutes_count_until_interrupted(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minutes_count_until_interrupted(argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     began, spent = time.perf_counter(), tmp_path / "runs" / "tiny-teachers.minutes"
 
     def interrupted(*_: object) -> None:
         assert spent.read_text() == "nan\n"  # what a kill leaves
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(distillation, "train_teachers_and_write_data", lambda *_: map(interrupted, "x"))
-    assert results_table.main([*arguments, "--seeds", "1"]) == 130
+    monkeypatch.setattr(distillation, "make_distillation_inputs", lambda *_: map(interrupted, "x"))
+    assert results_table.main([*argv, "--seeds", "1"]) == 130
     assert 0 < float(spent.read_text()) * 60 < time.perf_counter() - began
 
 
-def test_what_is_wrong_is_told_in_a_line(arguments: list[str], tmp_path: Path, capsys: Capture) -> None:
+def test_what_is_wrong_is_told_in_a_line(argv: list[str], tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "tiny").unlink()
-    assert results_table.main(arguments) == 2
+    assert results_table.main(argv) == 2
     assert capsys.readouterr().err.startswith(f"results_table.py: error: cannot read data.path {tmp_path / 'tiny'}")
     assert results_table.main(["--seeds", "0"]) == 2
     assert capsys.readouterr().err.startswith(

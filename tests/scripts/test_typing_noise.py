@@ -27,7 +27,7 @@ EVERYDAY_PAIRS = {
     "Unknown words": "生词",
 }
 # Of lines with values or names
-VALUE_LINE_OUTPUTS = ["B就在1931年。", "31年，B。", "1931年，1931年，B。", "1931年，b。", "1930年，B。"]
+VALUE_LINE_CANDIDATES = ["B就在1931年。", "31年，B。", "1931年，1931年，B。", "1931年，b。", "1930年，B。"]
 
 
 @pytest.mark.parametrize(
@@ -58,15 +58,15 @@ def draw_variants(kind: TypingNoise, line: str) -> set[TypedLine | None]:
     return {each and each._replace(output_suffixes=tuple(each.output_suffixes)) for each in sentences}
 
 
-def make_typed_lines(*typed: str) -> set[TypedLine]:
+def typed_line_set(*typed: str) -> set[TypedLine]:
     return {TypedLine(line) for line in typed}
 
 
 def test_a_kind_with_a_choice_makes_all_of_them() -> None:
-    assert draw_variants(SENTENCE_NOISES["!! or ??"], "I see.") == make_typed_lines("I see!!", "I see!!!")
-    assert draw_variants(SENTENCE_NOISES["!! or ??"], "Why?") == make_typed_lines("Why??", "Why???")
-    assert draw_variants(SENTENCE_NOISES["quotation marks"], "I see.") == make_typed_lines("“I see.”", '"I see."')
-    assert draw_variants(SENTENCE_NOISES["more blanks"], "I see it.") == make_typed_lines(" I see it. ", "I  see it.")
+    assert draw_variants(SENTENCE_NOISES["!! or ??"], "I see.") == typed_line_set("I see!!", "I see!!!")
+    assert draw_variants(SENTENCE_NOISES["!! or ??"], "Why?") == typed_line_set("Why??", "Why???")
+    assert draw_variants(SENTENCE_NOISES["quotation marks"], "I see.") == typed_line_set("“I see.”", '"I see."')
+    assert draw_variants(SENTENCE_NOISES["more blanks"], "I see it.") == typed_line_set(" I see it. ", "I  see it.")
     assert draw_variants(SENTENCE_NOISES["number before"], "No.") == {
         TypedLine(f"{n}. No.", output_prefix=f"{n}") for n in range(1, 10)
     }
@@ -80,13 +80,13 @@ def test_a_kind_with_a_choice_makes_all_of_them() -> None:
 
 
 def test_a_typing_error_is_in_a_word_of_four_letters_or_more() -> None:
-    assert draw_variants(TYPING_ERROR_NOISES["letters swapped"], "I seem.") == make_typed_lines("I esem.", "I seme.")
-    assert draw_variants(TYPING_ERROR_NOISES["letter left out"], "I seem.") == make_typed_lines("I eem.", "I sem.")
-    assert draw_variants(TYPING_ERROR_NOISES["letter doubled"], "I seem.") == make_typed_lines("I sseem.", "I seeem.")
+    assert draw_variants(TYPING_ERROR_NOISES["letters swapped"], "I seem.") == typed_line_set("I esem.", "I seme.")
+    assert draw_variants(TYPING_ERROR_NOISES["letter left out"], "I seem.") == typed_line_set("I eem.", "I sem.")
+    assert draw_variants(TYPING_ERROR_NOISES["letter doubled"], "I seem.") == typed_line_set("I sseem.", "I seeem.")
     nearby = [f"I {key}eem." for key in NEIGHBOURS_BY_KEY["s"]] + [f"I se{key}m." for key in NEIGHBOURS_BY_KEY["e"]]
-    assert draw_variants(TYPING_ERROR_NOISES["neighbouring key"], "I seem.") == make_typed_lines(*nearby)
+    assert draw_variants(TYPING_ERROR_NOISES["neighbouring key"], "I seem.") == typed_line_set(*nearby)
     assert all(draw_variants(kind, "I see it.") == {None} for kind in TYPING_ERROR_NOISES.values())
-    assert draw_variants(TYPING_ERROR_NOISES["neighbouring key"], "PLLL") == make_typed_lines("OLLL", "LLLL")
+    assert draw_variants(TYPING_ERROR_NOISES["neighbouring key"], "PLLL") == typed_line_set("OLLL", "LLLL")
 
 
 def test_keys_are_neighbours_of_each_other() -> None:
@@ -132,7 +132,7 @@ def fake_translations(sources: Sequence[str]) -> list[Translation]:
 
 def test_rows_and_totals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "phrasebook").mkdir()
-    copied = {f"line {i}": "1931年，B。" for i in range(len(VALUE_LINE_OUTPUTS))}
+    copied = {f"line {i}": "1931年，B。" for i in range(len(VALUE_LINE_CANDIDATES))}
     for name, pairs in (
         ("everyday", EVERYDAY_PAIRS),
         ("everyday_dev", {"I see.": "我懂。"}),
@@ -142,13 +142,13 @@ def test_rows_and_totals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     ):
         (tmp_path / f"{name}.en").write_text("\n".join(pairs), encoding="utf-8")
         (tmp_path / f"{name}.zh").write_text("\n".join(pairs.values()), encoding="utf-8")
-    (tmp_path / "values.zh.2").write_text("B，31年。\n" * len(VALUE_LINE_OUTPUTS), encoding="utf-8")
+    (tmp_path / "values.zh.2").write_text("B，31年。\n" * len(VALUE_LINE_CANDIDATES), encoding="utf-8")
     rows = "# words\nhello\t您好\nrare\t少\nHello!\t你好！\t嗨！\n{animal}\t{animal}\nGo.\t走。\ngo on\t继续\n"
     (tmp_path / "phrasebook" / "words.tsv").write_text(rows, encoding="utf-8")
     (tmp_path / "train.en").write_text("Go, go!\nI say hello.\nGo on, hello!", encoding="utf-8")
     monkeypatch.setattr(typing_noise, "CORPUS_DIR", tmp_path)
     monkeypatch.setattr(typing_noise, "N_SINGLE_WORDS", 2)
-    translator = SimpleNamespace(translations=fake_translations, translate=lambda _: VALUE_LINE_OUTPUTS)
+    translator = SimpleNamespace(translations=fake_translations, translate=lambda _: VALUE_LINE_CANDIDATES)
     monkeypatch.setattr(Translator, "load", lambda *_, **__: translator)
     assert list(typing_noise.frequent_words().items()) == [("Go.", ["走。"]), ("hello", ["您好", "你好！", "嗨！"])]
 
@@ -182,6 +182,6 @@ def test_rows_and_totals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert noises["capitals"] == ["0.0%", "of", "4", "0.0%", "of", "2"]
     assert noises["lower case"] == ["100.0%", "of", "4", "100.0%", "of", "1"]
 
-    wrong_ones = [f"{line}\t{output}" for line, output in zip(copied, VALUE_LINE_OUTPUTS, strict=True)][1:]
+    wrong_ones = [f"{line}\t{output}" for line, output in zip(copied, VALUE_LINE_CANDIDATES, strict=True)][1:]
     values, names = [*wrong_ones[1:], "values: 2 of 5 copied"], [*wrong_ones, "names: 1 of 5 copied"]
     assert table[end + 1 :] == [*values, *names]

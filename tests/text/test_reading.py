@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from minitrans.text import reading
 from minitrans.text.reading import N_KIND_SLOTS, PLACEHOLDERS, KeptParts, Reader, clean
 
-KIND_LETTERS = (
+PLACEHOLDER_LETTERS = (
     "NCST2345"  # names, codes, signs, times; numbers of up to two, of three and of four digits, and longer ones
 )
 SIGNS = ",.!?'\"-:;%()，。"
@@ -76,11 +76,11 @@ STATEMENTS = (
 )  # fmt: skip
 
 
-def with_labels(*texts: str) -> list[str]:
+def put_labels(*texts: str) -> list[str]:
     """The texts with [N1] for the first placeholder of a name, and so on."""
     names: dict[int, str] = {}
     for place in dict.fromkeys(char for text in texts for char in text if char in PLACEHOLDERS):
-        kind = KIND_LETTERS[PLACEHOLDERS.index(place) // N_KIND_SLOTS]
+        kind = PLACEHOLDER_LETTERS[PLACEHOLDERS.index(place) // N_KIND_SLOTS]
         names[ord(place)] = f"[{kind}{sum(name[1] == kind for name in names.values()) + 1}]"
     return [text.translate(names) for text in texts]
 
@@ -144,15 +144,13 @@ def test_a_line_is_split_into_sentences(parts: list[str]) -> None:
 @pytest.mark.parametrize(("line", "want"), [*LINE_CASES.items(), *TYPO_CASES.items()])
 def test_what_is_copied_is_set_aside_and_typing_errors_mended(line: str, want: str) -> None:
     text, kept = READER.preprocess(line)
-    assert with_labels(text) == [want]
+    assert put_labels(text) == [want]
     assert line in TYPO_CASES or READER.postprocess(text, kept).lower() == line.lower()
-    assert with_labels(COPIER.preprocess(line)[0]) == [
-        want if line in LINE_CASES and "[N" not in want else line.lower()
-    ]
+    assert put_labels(COPIER.preprocess(line)[0]) == [want if line in LINE_CASES and "[N" not in want else line.lower()]
     assert PLAIN_READER.preprocess(line) == (line.lower(), KeptParts({}))
     assert Reader(True, SIGNS, ["cat"]).preprocess("cat u") == ("cat u", KeptParts({}))  # where `you` is not known
-    assert (READER.spelled_out("hes"), Reader(True, None, KNOWN).spelled_out("hes")) == (["he's"], [])
-    assert Reader(True, SIGNS, [f"{'x' * 15}'{'y' * 15}"]).spelled_out("x" * 15 + "y" * 15) == []  # soon answered
+    assert (READER.full_spellings("hes"), Reader(True, None, KNOWN).full_spellings("hes")) == (["he's"], [])
+    assert Reader(True, SIGNS, [f"{'x' * 15}'{'y' * 15}"]).full_spellings("x" * 15 + "y" * 15) == []  # soon answered
 
 
 @given(st.lists(st.sampled_from(KNOWN).flatmap(lambda word: st.sampled_from([word, word.capitalize(), word.upper()]))))
@@ -170,7 +168,7 @@ def test_what_was_set_aside_is_put_back(line: str) -> None:
 
 @pytest.mark.parametrize(("source", "target", "read", "want"), PAIR_CASES)
 def test_what_stands_on_both_sides_is_set_aside(source: str, target: str, read: str, want: str) -> None:
-    assert with_labels(*(text for side in COPIER.preprocess_pairs([source], [target]) for text in side)) == [read, want]
+    assert put_labels(*(text for side in COPIER.preprocess_pairs([source], [target]) for text in side)) == [read, want]
     plain = PLAIN_READER.normalize_punctuation(source).lower()
     assert PLAIN_READER.preprocess_pairs([source], [target]) == ([plain], [target])
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitrans.text.reading import lowercase_words
+from minitrans.text.reading import split_lowercase_words
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,11 @@ from minitrans.text.reading import lowercase_words
     ],
 )
 def test_a_line_is_split_into_its_words(line: str, want: str) -> None:
-    assert lowercase_words(line) == want.split()
+    assert split_lowercase_words(line) == want.split()
 
 
 @given(st.text())
 def test_a_word_is_letters_digits_marks_and_apostrophes(line: str) -> None:
-    for word in lowercase_words(line):
+    for word in split_lowercase_words(line):
         assert {unicodedata.category(character)[0] for character in word.replace("'", "")} <= set("LMN")
         assert word == word.strip("'") != ""

@@ -19,7 +19,7 @@ import torch
 from command_helpers import EvilPickle
 from lightning.pytorch import Trainer
 from torch import Tensor
-from trainings import assert_same_run, fail, interrupt, last_error, read_sides, run_flags, saved_steps, spawn, train
+from train_helpers import assert_same_run, fail, interrupt, last_error, read_sides, run_flags, saved_steps, spawn, train
 
 from minitrans.data.batching import Batch
 from minitrans.errors import UserError
@@ -44,9 +44,9 @@ class KilledError(BaseException):
     """Nobody catches it, so that nothing is done in order."""
 
 
-def kill_at_step(patch: Patch, step: int, batches: int = 0) -> None:
+def kill_at_step(patch: Patch, step: int, extra_batches: int = 0) -> None:
     """Be killed after so many steps, and then so many batches."""
-    left = iter([False] * batches)
+    left = iter([False] * extra_batches)
     fail(
         patch,
         "module.TranslationModule.training_step",
@@ -84,7 +84,7 @@ def test_a_run_killed_after_every_few_steps_ends_as_one_that_was_not(
     resume: tuple[str, ...] = ()
     for step in (8, 11, 19, 21, 22, 40):  # and a batch: resumed after 20, a validation, and after 22 and 23, an epoch
         with monkeypatch.context() as patch:
-            kill_at_step(patch, step, batches=1)  # of several whose gradients are summed up
+            kill_at_step(patch, step, extra_batches=1)  # of several whose gradients are summed up
             with pytest.raises(KilledError):
                 train(corpus, broken, *every_step, *resume, max_steps=48)
         resume = ("--resume",)

@@ -4,7 +4,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from trainings import read_metrics
+from train_helpers import read_metrics
 
 from minitrans.training.curve import plot_training_curve
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from command_helpers import write_files
-from trainings import fail, finish_process, last_error, read_sides, run_flags, spawn
+from train_helpers import fail, finish_process, last_error, read_sides, run_flags, spawn
 
 from minitrans import cli
 from minitrans.training import distillation
@@ -45,7 +45,7 @@ class DistilledRun(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def two_seeds() -> Iterator[None]:
+def patch_two_seeds() -> Iterator[None]:
     """Two teachers of each direction will do."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distillation, "SEEDS", (1, 2))
@@ -53,7 +53,7 @@ def two_seeds() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def distilled(sixty_pair_corpus: Path, tmp_path_factory: pytest.TempPathFactory, two_seeds: None) -> DistilledRun:
+def distilled(sixty_pair_corpus: Path, tmp_path_factory: pytest.TempPathFactory, patch_two_seeds: None) -> DistilledRun:
     """Made once; tests copy what they change."""
     noted = DistilledRun(tmp_path_factory.mktemp("distilled") / "run", set(), [], "")
     translate, load = Translator.translate, Translator.load

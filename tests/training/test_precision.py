@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import record_calls
 from lightning.pytorch.accelerators import MPSAccelerator
-from trainings import train
+from train_helpers import train
 
 from minitrans.errors import UserError
 from minitrans.training.callbacks import TrainingProgress

@@ -17,13 +17,13 @@ import torch
 import yaml
 from command_helpers import refusal_message
 from fake_processes import run_as_processes
-from trainings import load_weights, read_metrics, read_sides, run_flags, train
+from train_helpers import load_weights, read_metrics, read_sides, run_flags, train
 
 from minitrans import cli
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
 from minitrans.files import lock_file
-from minitrans.text.reading import lowercase_words
+from minitrans.text.reading import split_lowercase_words
 from minitrans.training.callbacks import ValidationScorer
 from minitrans.training.module import TranslationModule
 from minitrans.training.run_folder import begin_run
@@ -70,7 +70,7 @@ def test_the_words_are_those_of_the_sources_that_are_trained_on(tiny_run: Path, 
     short = [pair for pair in pairs if all(len(ids) < 40 for ids in bundle.tokenizer.encode_batch(pair))]
     assert len(short) < len(pairs)  # those that the model cannot take are left out
     listed = (tiny_run / "words.txt").read_text(encoding="utf-8").splitlines()
-    counts = Counter(word for source, _ in short for word in lowercase_words(source))
+    counts = Counter(word for source, _ in short for word in split_lowercase_words(source))
     assert listed == sorted(counts, key=lambda word: (-counts[word], word))
     assert bundle.source_words == {word: i for i, word in enumerate(listed)}
 

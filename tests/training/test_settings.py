@@ -14,7 +14,7 @@ from conftest import worst_deviation
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 from torch.nn import functional as F
-from trainings import read_metrics, read_sides
+from train_helpers import read_metrics, read_sides
 
 from minitrans import cli
 from minitrans.data.batching import Batch
@@ -258,7 +258,7 @@ def script_validation_scores(patch: Patch, bleus: Sequence[float]) -> None:
 EVERY_2 = ("--trainer.val_check_interval", "2", "--training.checkpoint_every", "2", "--training.keep_checkpoints", "9")
 
 
-def assert_best_step(run: RecordedRun, step: int) -> None:
+def assert_best_weights(run: RecordedRun, step: int) -> None:
     """The best weights, in the checkpoint, the model and the card, are the averaged ones of a step."""
     best = read_checkpoint(run.folder / "checkpoints/best.ckpt")
     assert best["global_step"] == step
@@ -276,10 +276,10 @@ def test_the_weights_of_the_best_validation_are_kept_and_of_equals_the_first(tra
     """Also in a run that is resumed."""
     script_validation_scores(monkeypatch, [1.0, 30.0, 30.0, 20.0, 30.0, 20.0])
     run = train(*EVERY_2, max_steps=8)
-    assert_best_step(run, 4)
+    assert_best_weights(run, 4)
     for step in (6, 8):
         (run.folder / f"checkpoints/step-{step}.ckpt").unlink()
-    assert_best_step(train(*EVERY_2, "--resume", max_steps=8), 4)
+    assert_best_weights(train(*EVERY_2, "--resume", max_steps=8), 4)
 
 
 @pytest.mark.parametrize(("patience", "steps"), [(1, 6), (3, 14)])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import LOG_ONCE, needs_compiled, random_ids, random_model, random_tgt_in, randomize, worst_deviation
+from conftest import REAL_LOG_ONCE, needs_compiled, random_ids, random_model, random_tgt_in, randomize, worst_deviation
 from loss_cases import loss_and_gradients, make_loss
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -28,7 +28,7 @@ from minitrans.translate.translator import Translator
 
 Patch = pytest.MonkeyPatch
 Log = pytest.LogCaptureFixture
-COMPILED_MODES: list[CompiledMode] = ["auto", "off", "require"]
+COMPILED_FLAG_VALUES: list[CompiledMode] = ["auto", "off", "require"]
 FALLBACK = "takes the plain and slower path"
 ROW_LENGTHS = [4, 7, 1]
 BATCH_IDS = random_ids(1, ROW_LENGTHS, 7), random_tgt_in(2, 3, 7), random_ids(3, ROW_LENGTHS, 7)
@@ -147,7 +147,7 @@ def test_without_the_folder_the_plain_model_computes_without_a_word(monkeypatch:
     assert training_backend(random_model(1).train()) == decoding_backend(random_model(1)) == "plain"
     assert not can_verify_compiled("auto")
     assert caplog.messages == []
-    LOG_ONCE.cache_clear()
+    REAL_LOG_ONCE.cache_clear()
     with caplog.at_level(logging.INFO, "minitrans"):  # for who wants to know
         decoding_backend(random_model(1))
     assert caplog.messages == [f"decoding {FALLBACK}: the folder minitrans/compiled is not there"]
@@ -167,14 +167,14 @@ def test_what_the_folder_cannot_import_is_an_error(monkeypatch: Patch) -> None:
         make_stepper(random_model(1), "auto")
 
 
-UNSUPPORTED_CONVERSIONS = [
+UNSUPPORTED_DTYPE_OR_DEVICE = [
     (lambda m: m.half(), "compiled code does not compute in torch.float16"),
     (lambda m: m.to("meta"), "compiled code is for a CPU, and the model is on meta"),
 ]
 
 
 @needs_compiled
-@pytest.mark.parametrize(("change", "words"), UNSUPPORTED_CONVERSIONS, ids=["float16", "meta"])
+@pytest.mark.parametrize(("change", "words"), UNSUPPORTED_DTYPE_OR_DEVICE, ids=["float16", "meta"])
 def test_another_dtype_or_device_takes_the_plain_model_without_a_word(
     change: Callable[[Transformer], Transformer], words: str, caplog: Log
 ) -> None:
@@ -193,7 +193,7 @@ def test_another_dtype_or_device_takes_the_plain_model_without_a_word(
 def test_parameters_in_bfloat16_are_trained_by_the_plain_model(autocast: bool, caplog: Log) -> None:
     model = random_model(1).bfloat16().train()
     losses = []
-    for mode in COMPILED_MODES[:2]:
+    for mode in COMPILED_FLAG_VALUES[:2]:
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             losses.append(make_loss(model, mode)(*BATCH_IDS, 0.1))
     assert torch.equal(*losses)
@@ -248,7 +248,7 @@ def test_the_probe_finds_no_difference_whatever_is_around(around: Callable[[], A
     with around():
         stepper = make_stepper(model, "require")
         dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
-        compiled, plain = (make_loss(model, mode, dtype)(*BATCH_IDS, 0.1) for mode in COMPILED_MODES[1:])
+        compiled, plain = (make_loss(model, mode, dtype)(*BATCH_IDS, 0.1) for mode in COMPILED_FLAG_VALUES[1:])
     assert compiled.item() == pytest.approx(plain.item(), rel=0.02 if dtype == torch.bfloat16 else 1e-5)
     state = stepper.begin(BATCH_IDS[0], 1)
     plain_stepper = CachedStepper(model)

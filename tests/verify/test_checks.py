@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import CAN_COMPILE, needs_compiled
 from hypothesis import given, settings
-from subjects import subjects
+from subject_strategies import subjects
 from torch import Tensor
 
 from minitrans import verify
@@ -17,7 +17,7 @@ from minitrans.cachecheck.check import LOWER_DTYPES, Report
 from minitrans.model.attention import scaled_dot_product_attention
 from minitrans.model.decoding import CachedStepper, Hypothesis, Stepper, beam_search
 from minitrans.model.transformer import Transformer
-from minitrans.pages.grids import heat_map
+from minitrans.pages.grids import head_heat_maps
 from minitrans.verify import checks
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.checks.decoding import overfit_running_example
@@ -180,9 +180,9 @@ def test_the_run_is_asked_for_what_it_has_learnt(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("what", ["masked", "w"])
 def test_a_heat_map_without_its_masked_or_other_cells_is_wrong(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def incomplete(weights: Tensor, mask: Tensor, queries: list[str], keys: list[str]) -> str:
-        return re.sub(rf'<rect class="{what}".*?</rect>', "", heat_map(weights, mask, queries, keys))
+        return re.sub(rf'<rect class="{what}".*?</rect>', "", head_heat_maps(weights, mask, queries, keys))
 
-    monkeypatch.setattr(checks.masks, "heat_map", incomplete)
+    monkeypatch.setattr(checks.masks, "head_heat_maps", incomplete)
     assert 0.0 < CHECK_BY_ID["C22"].measure(subject_with()) < math.inf
 
 
@@ -220,7 +220,7 @@ def test_weights_of_a_query_that_sees_no_key_are_looked_at(monkeypatch: pytest.M
         ("C7", "heads:scaled_by_the_heads_size", "math.sqrt(3 * 4)", "math.sqrt(4)"),
         ("C12", "heads:heads_are_split_first", "scores.sum(1, keepdim=True)", "scores"),
         ("C18", "masks:masked_before_softmax", " * mask", ""),
-        ("C8", "model:parameters_are_registered", "ListOfLinears()", "nn.Linear(4, 4)"),
+        ("C8", "model:parameters_are_trainable", "ListOfLinears()", "nn.Linear(4, 4)"),
     ],
 )
 def test_a_control_that_does_as_well_shows_nothing(id_: str, function: str, wrong: str, right: str) -> None:

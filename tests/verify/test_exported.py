@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from hypothesis import given, settings
-from subjects import subjects
+from subject_strategies import subjects
 
 pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 

@@ -9,9 +9,9 @@ import torch
 
 from minitrans.cachecheck.check import LOWER_DTYPES, dtype_tolerance, to_str
 from minitrans.pages.chart_svg import chart_as_svg
-from minitrans.pages.grids import CELL_PIXELS, catch_matrix, heat_map
+from minitrans.pages.grids import CELL_PIXELS, catch_matrix, head_heat_maps
 from minitrans.pages.render import render_template
-from minitrans.verify.page.figures import PLOTTED_MIN, PLOTTED_ZERO, plot_errors_by_dtype
+from minitrans.verify.page.figures import PLOTTED_MIN, PLOTTED_ZERO, plot_step_deviations
 
 N_HEADS, QUERY_LABELS, KEY_LABELS = 3, ["BOS", '<b> & "q"', "猫"], ["我", "a", "b</svg>", "PAD"]
 
@@ -41,7 +41,7 @@ def title_text(node: Element) -> str:
 
 def test_each_cell_of_a_head_lies_in_its_place_and_says_what_it_is() -> None:
     """Whether it is hatched, or as opaque as its weight: check C22."""
-    root = parse_svg(heat_map(WEIGHTS, MASK, QUERY_LABELS, KEY_LABELS))
+    root = parse_svg(head_heat_maps(WEIGHTS, MASK, QUERY_LABELS, KEY_LABELS))
     assert len(list(root.iter("svg"))) == N_HEADS
     for panel, of_head in zip(elements_of_class(root, "head"), WEIGHTS, strict=True):
         hatched, shaded = elements_of_class(panel, "masked"), elements_of_class(panel, "w")
@@ -56,12 +56,12 @@ def test_each_cell_of_a_head_lies_in_its_place_and_says_what_it_is() -> None:
 
 def test_every_query_and_key_is_labelled_and_long_ones_are_cut() -> None:
     queries = ["a", "Donaudampfschifffahrt", "c"]
-    (first, *_) = parse_svg(heat_map(WEIGHTS, MASK, queries, KEY_LABELS)).iter("svg")
+    (first, *_) = parse_svg(head_heat_maps(WEIGHTS, MASK, queries, KEY_LABELS)).iter("svg")
     labels = [text.text for text in first.iter("text")]
     assert labels == ["head 1", "a", "Donaudampfsch…", "c", *KEY_LABELS]
     _, top, _, height = map(float, first.attrib["viewBox"].split())
     assert top + height > len(queries) * CELL_PIXELS
-    pictures = (heat_map(WEIGHTS, MASK, [label * 6] * 3, KEY_LABELS) for label in ("猫", "a"))
+    pictures = (head_heat_maps(WEIGHTS, MASK, [label * 6] * 3, KEY_LABELS) for label in ("猫", "a"))
     wide, narrow = (int(next(parse_svg(picture).iter("svg")).attrib["width"]) for picture in pictures)
     assert wide > narrow
 
@@ -82,14 +82,14 @@ def test_a_dot_for_each_check_that_caught_a_sabotage() -> None:
 
 
 def test_errors_stand_in_their_order_and_0_at_the_bottom() -> None:
-    (panel,) = plot_errors_by_dtype({"float64": [0.0, 1e-30, 1e-15, 1e-3, 1.0, 7.0, math.inf, math.nan]}).axes
+    (panel,) = plot_step_deviations({"float64": [0.0, 1e-30, 1e-15, 1e-3, 1.0, 7.0, math.inf, math.nan]}).axes
     heights = np.asarray(panel.lines[0].get_ydata()).tolist()
     assert heights == [PLOTTED_ZERO, PLOTTED_MIN, 1e-15, 1e-3, *[1.0] * 4]
 
 
 def test_each_dtype_has_a_line_a_tolerance_and_a_name() -> None:
     tolerances = {"float64": 1e-12, "float32": 1.5e-5, "bfloat16": 0.062}
-    (panel,) = plot_errors_by_dtype({name: [0.0] * 40 for name in tolerances}).axes
+    (panel,) = plot_step_deviations({name: [0.0] * 40 for name in tolerances}).axes
     assert panel.get_yscale() == "log"
     drawn, dashed = panel.lines[::2], panel.lines[1::2]
     assert [line.get_label() for line in drawn] == [
@@ -101,6 +101,6 @@ def test_each_dtype_has_a_line_a_tolerance_and_a_name() -> None:
 
 
 def test_the_same_chart_gives_the_same_bytes_and_its_text_is_text() -> None:
-    first, second = (chart_as_svg(plot_errors_by_dtype({"float64": [1e-15]})) for _ in range(2))
+    first, second = (chart_as_svg(plot_step_deviations({"float64": [1e-15]})) for _ in range(2))
     assert first == second
     assert "target position" in ElementTree.fromstring(first).itertext()

@@ -59,7 +59,7 @@ def code_by_function() -> dict[FunctionType, CodeType]:
 def test_the_checks_that_must_notice_do_so_by_what_they_measure(sabotage: Sabotage) -> None:
     must = required_check_ids(sabotage)
     with patch.object(LOGGER, "info") as info, sabotage.apply_fault():
-        subjects = run_checks.fresh_float64_subject_by_dtype()
+        subjects = run_checks.fresh_float64_subjects()
         noticed = {check.id for check in CHECKS if check.id in must and not check.run(subjects).passed}
     assert must == noticed - raised_check_ids(info) != set()
 
@@ -92,7 +92,7 @@ def test_every_comparison_of_a_check_must_notice_a_sabotage(check: Check, monkey
     for sabotage in AVAILABLE_SABOTAGES:
         if check.id in sabotage.noticed_by:
             with sabotage.apply_fault():
-                check.run(run_checks.fresh_float64_subject_by_dtype())
+                check.run(run_checks.fresh_float64_subjects())
     assert [place for place, deviation in largest.items() if deviation <= check.tolerance] == []
 
 

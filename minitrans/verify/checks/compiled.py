@@ -35,11 +35,11 @@ def compiled_code_accepts_model(subject: ModelAndPairs) -> float:
     hooked = deepcopy(subject.model)
     hooked.decoder.register_forward_hook(lambda module, inputs, output: None)
     with mock.patch.object(FeedForward, "forward", lambda self, x: self.w_2(self.dropout(F.gelu(self.w_1(x))))):
-        controls = n_refusals(subject.model), n_refusals(hooked)
-    return float(n_refusals(subject.model)) if controls == (2, 2) and n_refusals(hooked) == 2 else math.inf
+        controls = n_refused_kinds(subject.model), n_refused_kinds(hooked)
+    return float(n_refused_kinds(subject.model)) if controls == (2, 2) and n_refused_kinds(hooked) == 2 else math.inf
 
 
-def n_refusals(model: Transformer) -> int:
+def n_refused_kinds(model: Transformer) -> int:
     """For how many of the two, training and decoding, compiled code refuses the model."""
     n_refused = 0
     for probe_check in (probe.check_training, probe.check_steps):
@@ -57,7 +57,7 @@ def n_refusals(model: Transformer) -> int:
     lower=(),
 )
 @torch.enable_grad()
-def compiled_gradients_match_plain(subject: ModelAndPairs) -> float:
+def compiled_training_matches_plain(subject: ModelAndPairs) -> float:
     """The compiled training pass gives the numbers and gradients of the plain one."""
     model = deepcopy(subject.model).train()
     for module in model.modules():

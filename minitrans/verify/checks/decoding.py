@@ -23,7 +23,7 @@ from minitrans.model.decoding import (
 )
 from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.verify.adapter import TransformerAdapter, model_and_tokens
+from minitrans.verify.adapter import TransformerAdapter, adapt_model_and_tokens
 from minitrans.verify.subject import RUNNING_EXAMPLE_PAIRS, ModelAndPairs
 
 GROUP_TITLE = "Decoding step by step"
@@ -32,12 +32,12 @@ claim, CHECKS = new_check_group(GROUP_TITLE)
 MODEL_OUTPUTS = "logits, outputs of all layers, all attention weights"
 
 
-def register_cache_claim(id_: str, general: str, more: str = "") -> Callable[[MeasureFn], MeasureFn]:
-    """Like `claim`, for the check `general` of anyone's model; of ours all numbers are measured, and `more`."""
-    (known,) = (each for each in cache_checks.CHECKS if each.id == general)
+def register_cache_claim(id_: str, cachecheck_id: str, also_measured: str = "") -> Callable[[MeasureFn], MeasureFn]:
+    """Like `claim`, for a check of anyone's model; of ours all numbers are measured, and `also_measured`."""
+    (known,) = (each for each in cache_checks.CHECKS if each.id == cachecheck_id)
 
     def register(measure: MeasureFn) -> MeasureFn:
-        what = known.what.replace("logits", MODEL_OUTPUTS) + more
+        what = known.what.replace("logits", MODEL_OUTPUTS) + also_measured
         CHECKS.append(replace(known, id=id_, group=GROUP_TITLE, what=what, measure=torch.no_grad()(measure)))
         return measure
 
@@ -66,7 +66,7 @@ def steps_match_at_all_lengths(subject: ModelAndPairs) -> float:
     short = tgt_in[:, : max(1, source.size(1) - 2)]
     batches = [(source, long), (source, short)]
     batches += [(torch.tensor([src]), torch.tensor([tgt])) for src, tgt in subject.pairs()]
-    return worst([cache_checks.step_deviation(model_and_tokens(model, *batch)) for batch in batches])
+    return worst([cache_checks.step_deviation(adapt_model_and_tokens(model, *batch)) for batch in batches])
 
 
 register_cache_claim("cache.chunks", "chunks")(lambda subject: cache_checks.all_chunkings_deviation(subject.case()))
@@ -78,7 +78,7 @@ def rows_can_be_selected(subject: ModelAndPairs) -> float:
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     rows = torch.arange(max(2, len(src_ids))) % len(src_ids)
     src_ids, tgt_in = src_ids[rows], tgt_in[rows].repeat(1, 5)[:, : min(model.config.max_len, 10)]
-    return cache_checks.row_selection_deviation(model_and_tokens(model, src_ids, tgt_in))
+    return cache_checks.row_selection_deviation(adapt_model_and_tokens(model, src_ids, tgt_in))
 
 
 @claim(
@@ -113,7 +113,7 @@ def swapped_beams_keep_scores(subject: ModelAndPairs) -> float:
 
 
 @register_cache_claim("cache.score", "score")
-def cached_scores_match_full(subject: ModelAndPairs) -> float:
+def stepped_log_probs_match_full(subject: ModelAndPairs) -> float:
     """Each row by itself; padding does not count."""
     padding = subject.tgt_out == subject.model.config.pad_id
     return cache_checks.score_deviation(subject.case(), subject.tgt_out.masked_fill(padding, -1))
@@ -134,7 +134,7 @@ def loaded_steps_are_full_pass(subject: ModelAndPairs) -> float:
     file.seek(0)
     loaded = Transformer(model.config).to(subject.dtype).eval()
     loaded.load_state_dict(torch.load(file, weights_only=True))
-    return cache_checks.step_deviation(model_and_tokens(loaded, src_ids, tgt_in), TransformerAdapter(model))
+    return cache_checks.step_deviation(adapt_model_and_tokens(loaded, src_ids, tgt_in), TransformerAdapter(model))
 
 
 @claim(

@@ -29,7 +29,7 @@ def attention_modules(model: Transformer) -> list[MultiHeadAttention]:
     return [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
 
 
-def ensure_torch_compatible(model: Transformer) -> Transformer:
+def torch_compatible_model(model: Transformer) -> Transformer:
     """The model, or one with random weights of the same sizes where its heads do not fill d_model as PyTorch's do."""
     config = model.config
     if config.n_heads * config.head_size == config.d_model:
@@ -53,7 +53,7 @@ def packed_matches_separate(subject: ModelAndPairs) -> float:
                 deviations.append(deviation(packed[:, h], head))
         (q,), (k, v) = attention.project(x, 0, 1), attention.project(x, 1, 3)
         deviations += [deviation(a, b) for a, b in zip((q, k, v), attention.project(x, 0, 3), strict=True)]
-    for attention in attention_modules(ensure_torch_compatible(subject.model)):
+    for attention in attention_modules(torch_compatible_model(subject.model)):
         x = subject.randn(2, 5, attention.w_o.out_features, seed=9)
         torch_module = torch_multi_head(attention)  # written
         reread = MultiHeadAttention(attention.w_o.out_features, attention.n_heads).to(subject.dtype).eval()
@@ -75,7 +75,7 @@ SCORES2 = [[452.0, 1172, 1892], [1172, 3044, 4916], [1892, 4916, 7940]]
 SUMMED_SCORES = [[504.0, 1304, 2104], [1304, 3384, 5464], [2104, 5464, 8824]]  # Q K^T before the heads are split
 
 
-def project_worked_example(subject: ModelAndPairs) -> tuple[Tensor, Tensor]:
+def worked_example_queries_keys(subject: ModelAndPairs) -> tuple[Tensor, Tensor]:
     """Queries and keys (1, 2, 3, 2) of the worked example: X projected by an attention of two heads with W_k = W_q."""
     attention = MultiHeadAttention(d_model=4, n_heads=2).to(subject.dtype).eval()
     w_q = torch.cat([torch.tensor(W_Q1), torch.tensor(W_Q2)], dim=1)  # (d_in, H*Dh): a head's columns side by side
@@ -88,7 +88,7 @@ def project_worked_example(subject: ModelAndPairs) -> tuple[Tensor, Tensor]:
 def joint_projection_matches_heads(subject: ModelAndPairs) -> float:
     """One (d_in, h*d_head) matrix, its product split by columns, equals h separate matrices."""
     # The numbers are whole and small, so they have to be exact in every dtype.
-    q, _ = project_worked_example(subject)
+    q, _ = worked_example_queries_keys(subject)
     return deviation(q[0], torch.tensor([Q1, Q2], dtype=torch.float64))
 
 
@@ -99,7 +99,7 @@ def joint_projection_matches_heads(subject: ModelAndPairs) -> float:
 )
 def heads_have_own_scores(subject: ModelAndPairs) -> float:
     """Each head has its own scores: Q_1 K_1^T and Q_2 K_2^T."""
-    q, k = project_worked_example(subject)
+    q, k = worked_example_queries_keys(subject)
     want = torch.tensor([SCORES1, SCORES2], dtype=torch.float64)
     return deviation(attention_scores(q, k)[0] * math.sqrt(2), want)
 
@@ -111,7 +111,7 @@ def heads_have_own_scores(subject: ModelAndPairs) -> float:
 )
 def heads_are_split_first(subject: ModelAndPairs) -> float:
     """Heads are split before the product: unsplit, Q K^T is the sum over the heads and cannot be split."""
-    q, k = project_worked_example(subject)
+    q, k = worked_example_queries_keys(subject)
     scores = attention_scores(q, k)
     unsplit = scores.sum(1, keepdim=True).expand_as(scores)
     if deviation(unsplit, scores) < MIN_FAULT:
@@ -215,7 +215,7 @@ def multi_head_matches_torch(subject: ModelAndPairs) -> float:
     src_mask = padding_mask(subject.src_ids, subject.model.config.pad_id)
     batch, src_len = subject.src_ids.shape
     deviations = []
-    for attention in attention_modules(ensure_torch_compatible(subject.model)):
+    for attention in attention_modules(torch_compatible_model(subject.model)):
         d_model = attention.w_o.out_features
         x_q, x_kv = subject.randn(batch, 4, d_model, seed=20), subject.randn(batch, src_len, d_model, seed=21)
         output, head_weights = attention(x_q, x_kv, x_kv, src_mask, need_weights=True)
@@ -233,7 +233,7 @@ def tensors_are_batch_first(subject: ModelAndPairs) -> float:
     """Tensors are batch first, (B, L, D); code in which they are sequence first, (L, B, D), computes the same."""
     # Two rows of five; an attention over the wrong axis would mix the rows.
     deviations = []
-    for attention in attention_modules(ensure_torch_compatible(subject.model)):
+    for attention in attention_modules(torch_compatible_model(subject.model)):
         x = subject.randn(2, 5, attention.w_o.out_features, seed=24)
         sequence_first = x.transpose(0, 1)
         torch_output, _ = torch_multi_head(attention, batch_first=False)(sequence_first, sequence_first, sequence_first)

@@ -11,7 +11,7 @@ from minitrans.cachecheck.cache_checks import causal_prefix_deviation, other_row
 from minitrans.cachecheck.check import MIN_FAULT, deviation, new_check_group, worst
 from minitrans.model.attention import attention_weights, scaled_dot_product_attention
 from minitrans.model.masks import causal_mask
-from minitrans.pages.grids import heat_map
+from minitrans.pages.grids import head_heat_maps
 from minitrans.translate.translator import traced_full_pass
 from minitrans.verify.checks.heads import attention_modules
 from minitrans.verify.subject import ModelAndPairs
@@ -144,15 +144,15 @@ def heat_maps_mark_masks(subject: ModelAndPairs) -> float:
     ]
     n_wrong = 0
     for weights, mask, queries, keys in maps:
-        drawn, shown = read_heat_map(heat_map(weights, mask, queries, keys), weights)
+        drawn, shown = read_heat_map(head_heat_maps(weights, mask, queries, keys), weights)
         is_right = (drawn == mask) & ((shown - weights).abs() <= 0.005)  # a cell that is not drawn shows NaN
         n_wrong += int(is_right.logical_not().sum())
     return float(n_wrong) if seen.logical_not().any() else math.inf
 
 
-def read_heat_map(picture: str, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """What a heat map of weights (H, Tq, Tk) shows: bool, whether a cell is not marked as masked; and its shade."""
-    drawn, shown = torch.zeros_like(weights, dtype=torch.bool), torch.full_like(weights, math.nan)
+def read_heat_map(picture: str, weights_like: Tensor) -> tuple[Tensor, Tensor]:
+    """What a heat map (H, Tq, Tk) shows: bool, whether a cell is not marked as masked; and its shade."""
+    drawn, shown = torch.zeros_like(weights_like, dtype=torch.bool), torch.full_like(weights_like, math.nan)
     root = ElementTree.fromstring(f"<div>{picture}</div>")
     for panel in root.iterfind(".//*[@data-head]"):
         for cell in panel.iterfind(".//*[@data-q]"):

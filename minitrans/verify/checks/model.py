@@ -13,7 +13,7 @@ from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.loss import batch_loss
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.translate.bundle import count_parameters
-from minitrans.verify.checks.heads import ensure_torch_compatible
+from minitrans.verify.checks.heads import torch_compatible_model
 from minitrans.verify.oracles import numpy_weights, torch_layer, torch_memory_and_logits
 from minitrans.verify.subject import ModelAndPairs
 
@@ -35,7 +35,7 @@ class ListOfLinears(nn.Module):
     lower=(),
 )
 @torch.enable_grad()
-def parameters_are_registered(subject: ModelAndPairs) -> float:
+def parameters_are_trainable(subject: ModelAndPairs) -> float:
     """Every parameter is registered, so that it is trained and saved, and a gradient reaches it."""
     if list(ListOfLinears().parameters()):
         return math.inf
@@ -50,7 +50,7 @@ def parameters_are_registered(subject: ModelAndPairs) -> float:
 @claim("model.layers", "output of every layer, against nn.TransformerEncoderLayer and nn.TransformerDecoderLayer")
 def layers_match_torch(subject: ModelAndPairs) -> float:
     """Each layer equals PyTorch's pre-norm layer with the same weights, padded and causally masked."""
-    model = ensure_torch_compatible(subject.model)
+    model = torch_compatible_model(subject.model)
     src_mask = padding_mask(subject.src_ids, model.config.pad_id)
     (batch, src_len), tgt_len, d_model = subject.src_ids.shape, subject.tgt_in.size(1), model.config.d_model
     x, memory = subject.randn(batch, tgt_len, d_model, seed=30), subject.randn(batch, src_len, d_model, seed=31)
@@ -74,7 +74,7 @@ def layers_match_torch(subject: ModelAndPairs) -> float:
 )
 def model_matches_torch(subject: ModelAndPairs) -> float:
     """The whole model equals PyTorch's Transformer with the same weights."""
-    model = ensure_torch_compatible(subject.model)
+    model = torch_compatible_model(subject.model)
     memory, _ = model.encode(subject.src_ids)
     hidden, logits = torch_memory_and_logits(model, subject.src_ids, subject.tgt_in)
     return worst([deviation(memory, hidden), deviation(model(subject.src_ids, subject.tgt_in), logits)])

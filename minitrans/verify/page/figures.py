@@ -12,7 +12,7 @@ from minitrans.cachecheck.check import LOWER_DTYPES, compare, dtype_name, dtype_
 from minitrans.cachecheck.protocol import ModelAndTokens
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.pages.chart_svg import chart_as_svg
-from minitrans.pages.grids import heat_map, mask_picture
+from minitrans.pages.grids import head_heat_maps, mask_picture
 from minitrans.translate.translator import stack_layers, traced_full_pass
 from minitrans.verify.subject import ModelAndPairs
 
@@ -23,7 +23,7 @@ N_HEAT_MAP_PADDING_COLUMNS = 3  # columns of padding, as if a longer sentence st
 # What keeps the page small whatever the model: a cell of a heat map takes about 130 bytes.
 MAX_SHOWN_TOKENS = 12
 MAX_SHOWN_HEADS = 16
-MAX_SHOWN_CELLS = 10_000
+MAX_TOTAL_CELLS = 10_000
 
 
 def mask_pictures() -> dict[str, Markup]:
@@ -54,12 +54,12 @@ def attention_heat_maps(subject: ModelAndPairs) -> dict[str, object]:
     unpadded, causal = src_mask[0, 0], causal_mask(len(target), len(target), 0)[0, 0]  # (1, S), (T, T)
     allowed = (unpadded.expand(len(source), -1), causal, unpadded.expand(len(target), -1))
     n_heads = min(config.n_heads, MAX_SHOWN_HEADS)
-    n_layers = min(config.n_layers, max(1, MAX_SHOWN_CELLS // (n_heads * sum(mask.numel() for mask in allowed))))
+    n_layers = min(config.n_layers, max(1, MAX_TOTAL_CELLS // (n_heads * sum(mask.numel() for mask in allowed))))
 
     layers = []
     for i in reversed(range(config.n_layers - n_layers, config.n_layers)):
         maps = [
-            heat_map(w[i, 0, :n_heads, : len(queries)], mask, queries, columns)
+            head_heat_maps(w[i, 0, :n_heads, : len(queries)], mask, queries, columns)
             for w, mask, queries, columns in zip(
                 weights, allowed, (sources, targets, targets), (keys, targets, keys), strict=True
             )
@@ -76,7 +76,7 @@ def choose_longest_fitting_pair(pairs: Sequence[tuple[list[int], list[int]]]) ->
     return source[:MAX_SHOWN_TOKENS], target[:MAX_SHOWN_TOKENS]
 
 
-def errors_by_position(case: ModelAndTokens[Any]) -> list[float]:
+def step_deviations(case: ModelAndTokens[Any]) -> list[float]:
     """The worst deviation of single steps from the full pass at each position, in the dtype of the model."""
     want, cache = case.full_pass(), case.new_cache()
     return [
@@ -85,14 +85,14 @@ def errors_by_position(case: ModelAndTokens[Any]) -> list[float]:
     ]
 
 
-def plot_errors_by_dtype(errors: Mapping[str, Sequence[float]]) -> Figure:
+def plot_step_deviations(deviations_by_dtype: Mapping[str, Sequence[float]]) -> Figure:
     """The worst deviation at each target position, a line a dtype (by its name in torch), on a scale of powers of ten.
 
     Each dtype's tolerance is a dashed line. Values of 1 or more, infinity and NaN are drawn at the top.
     """
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     panel = figure.subplots()
-    for (name, values), marker in zip(errors.items(), MARKERS, strict=False):
+    for (name, values), marker in zip(deviations_by_dtype.items(), MARKERS, strict=False):
         tolerance = dtype_tolerance(getattr(torch, name))
         label = f"{name}, at most {to_str(tolerance)} (dashed)"
         heights = np.nan_to_num(values, nan=1.0).clip(PLOTTED_MIN, 1.0)
@@ -111,11 +111,11 @@ def plot_errors_by_dtype(errors: Mapping[str, Sequence[float]]) -> Figure:
 
 def decoding_error_chart(subject: ModelAndPairs) -> dict[str, object]:
     """The error of cached against full decoding by dtype and position: a chart, and its numbers."""
-    errors = {dtype_name(d): errors_by_position(subject.to(d).case()) for d in (torch.float64, *LOWER_DTYPES)}
+    deviations = {dtype_name(d): step_deviations(subject.to(d).case()) for d in (torch.float64, *LOWER_DTYPES)}
     return {
-        "chart": chart_as_svg(plot_errors_by_dtype(errors)),
-        "dtypes": list(errors),
-        "positions": list(zip(*errors.values(), strict=True)),
+        "chart": chart_as_svg(plot_step_deviations(deviations)),
+        "dtypes": list(deviations),
+        "positions": list(zip(*deviations.values(), strict=True)),
     }
 
 

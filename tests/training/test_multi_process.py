@@ -13,7 +13,7 @@ from command_helpers import wait_for_group_exit
 from conftest import needs_compiled
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from loss_cases import make_loss
-from trainings import finish_process, interrupt, read_metrics, run_flags, spawn, train
+from train_helpers import finish_process, interrupt, read_metrics, run_flags, spawn, train
 
 from minitrans.data import batching, loader
 from minitrans.data.batching import IntArray, collate
@@ -30,14 +30,14 @@ def load_newest_checkpoint(run_dir: Path) -> dict[str, Any]:
     return torch.load(newest_intact_checkpoint(run_dir / "checkpoints"), weights_only=True)
 
 
-def patch_global_batches(patch: pytest.MonkeyPatch, n: int) -> list[int]:
-    """Give one process at each step what n would be given; how many batches each plan had is noted in the list."""
+def patch_joined_batches(patch: pytest.MonkeyPatch, n_processes: int) -> list[int]:
+    """Give one process at each step what so many would be given; the list says how many batches each plan had."""
     plan, planned = batching.plan_batches, list[int]()
 
     def joined(*arguments: Any) -> list[IntArray]:
         batches = plan(*arguments)
         planned.append(len(batches))
-        return [np.concatenate(batches[i : i + n]) for i in range(0, len(batches), n)]
+        return [np.concatenate(batches[i : i + n_processes]) for i in range(0, len(batches), n_processes)]
 
     patch.setattr(loader, "plan_batches", joined)
     return planned
@@ -67,7 +67,7 @@ def test_several_processes_train_as_one_with_the_same_global_batches(
         command += ["--trainer.num_nodes", "2"]
         meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_network_port())}
         processes = [spawn(*command, NODE_RANK=rank, **meet) for rank in "01"]
-    planned = patch_global_batches(monkeypatch, n)
+    planned = patch_joined_batches(monkeypatch, n)
     monkeypatch.setitem(precision.TRAINER_PRECISIONS, "fp32", "64-true")
     assert train(corpus, one, *flags, "--compiled", way, max_steps=steps) == 0
     out, err = ("".join(texts) for texts in zip(*map(finish_process, processes), strict=True))

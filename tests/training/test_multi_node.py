@@ -11,7 +11,7 @@ from subprocess import Popen
 
 import pytest
 from command_helpers import wait_for_group_exit
-from trainings import assert_same_run, finish_process, run_flags, spawn, wait_for_checkpoint
+from train_helpers import assert_same_run, finish_process, run_flags, spawn, wait_for_checkpoint
 
 needs_namespaces = pytest.mark.skipif(
     not shutil.which("ip") or not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root makes namespaces"

@@ -23,7 +23,7 @@ sys.path.append(str(ROOT / "scripts" / "bench"))
 from instruction_sets import INSTRUCTION_SETS  # noqa: E402
 
 TEST_PATHS = ["tests/model", "tests/compiled", "tests/verify", "tests/test_model_edits.py"]
-BRIEF_TESTS = ["tests/compiled/test_probe.py", "tests/compiled/test_stepper.py"]
+BRIEF_TEST_PATHS = ["tests/compiled/test_probe.py", "tests/compiled/test_stepper.py"]
 PYTEST_ARGUMENTS = ["-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
 PYTEST_ARGUMENTS += ["-m", "not slow"]
 PYTEST_ARGUMENTS += ["-p", "no:faulthandler"]  # it would take the signal that the tile unit in software lives by
@@ -35,7 +35,7 @@ SANITIZER_FLAGS = "-fsanitize=address,undefined,float-cast-overflow -fno-sanitiz
 
 
 # Each setting: what /proc/cpuinfo has to name for it, and the environment.
-SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
+CPU_FLAG_AND_ENV_BY_SETTING: dict[str, tuple[str, dict[str, str]]] = {
     "as it is": ("", {}),
     "one thread": ("", {"OMP_NUM_THREADS": "1"}),
     "two threads": ("", {"OMP_NUM_THREADS": "2"}),
@@ -64,7 +64,7 @@ def preload_environment(setting: str, folder: Path) -> dict[str, str]:
 
 def missing_requirement(setting: str) -> str:
     """What this machine lacks for a setting, if anything."""
-    unit, environment = SETTINGS[setting]
+    unit, environment = CPU_FLAG_AND_ENV_BY_SETTING[setting]
     compiler = environment.get("CXX", "g++").split()[0]
     if not shutil.which(compiler):
         return f"no {compiler}"
@@ -80,7 +80,7 @@ def commands(setting: str, brief: bool, folder: Path) -> dict[str, list[str]]:
     """What is run, by its name."""
     proof = {"verify": ["-m", "minitrans", "verify"]}
     if brief:
-        return {"tests": [*PYTEST_ARGUMENTS, *BRIEF_TESTS], **proof}
+        return {"tests": [*PYTEST_ARGUMENTS, *BRIEF_TEST_PATHS], **proof}
     if setting == "sanitizers":
         return {"tests": [*PYTEST_ARGUMENTS, "tests/compiled"]}
     by_name = {"tests": [*PYTEST_ARGUMENTS, *TEST_PATHS], **proof}
@@ -98,7 +98,7 @@ def list_setting_failures(setting: str, brief: bool) -> list[str]:
     failed = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        environment = {**os.environ, **SETTINGS[setting][1], **preload_environment(setting, folder)}
+        environment = {**os.environ, **CPU_FLAG_AND_ENV_BY_SETTING[setting][1], **preload_environment(setting, folder)}
         for name, command in commands(setting, brief, folder).items():
             ended = subprocess.run(
                 [sys.executable, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -112,14 +112,14 @@ def list_setting_failures(setting: str, brief: bool) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Try the settings; 0 if nothing failed in any."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("setting", nargs="*", help=f"which: {', '.join(SETTINGS)}; all without one")
+    parser.add_argument("setting", nargs="*", help=f"which: {', '.join(CPU_FLAG_AND_ENV_BY_SETTING)}; all without one")
     parser.add_argument("--brief", action="store_true", help="the probe's and the decoder's tests, and verify alone")
     args = parser.parse_args(argv)
-    if unknown := [name for name in args.setting if name not in SETTINGS]:
-        parser.error(f"there is no setting {unknown[0]!r}; there are {', '.join(SETTINGS)}")
+    if unknown := [name for name in args.setting if name not in CPU_FLAG_AND_ENV_BY_SETTING]:
+        parser.error(f"there is no setting {unknown[0]!r}; there are {', '.join(CPU_FLAG_AND_ENV_BY_SETTING)}")
     os.chdir(ROOT)
     rows, all_failed = [], False
-    for setting in args.setting or SETTINGS:
+    for setting in args.setting or CPU_FLAG_AND_ENV_BY_SETTING:
         began = time.monotonic()
         if reason := missing_requirement(setting):
             outcome = f"left out: {reason}"

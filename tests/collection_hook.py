@@ -8,7 +8,7 @@ TESTS_DIR = Path(__file__).parent
 MODEL_TEST_PATHS = {"model", "compiled", "verify", "translate/test_backend.py"}
 # The files that take longest, in this order: a process that begins one at the end keeps all others waiting.
 SLOWEST_FILES = [
-    *("verify/test_self_test.py", "test_model_edits.py", "training/test_processes.py", "test_cli.py"),
+    *("verify/test_self_test.py", "test_model_edits.py", "training/test_multi_process.py", "test_cli.py"),
     *("training/test_distillation.py", "compiled/test_stepper.py"),
     *("training/test_checkpoints.py", "training/test_run.py"),
 ]

@@ -16,13 +16,13 @@ from minitrans.training.config import parse_config
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG_FILE = "configs/en-zh.yaml"
 PAGE_FILE = ROOT / "docs" / "architecture.md"
-BATCH_DIM_LETTERS = {2: "B", 7: "S", 5: "T"}  # of the batch; the model has none of them
+BATCH_LETTER_BY_SIZE = {2: "B", 7: "S", 5: "T"}  # of the batch; the model has none of them
 SHOWN_MODULE_CLASSES = nn.Embedding, nn.LayerNorm, MultiHeadAttention, FeedForward, nn.Linear
 INTRODUCTION = f"""
 # The architecture
 
 The parts with weights of the model of `{CONFIG_FILE}`, in the order in which a batch goes through them. (Positions and
-dropout have none.) All layers of a stack are alike; layer 0 is shown. `scripts/dev/model_parts.py` writes this page.
+dropout have none.) Layers of a stack are alike; layer 0 is shown. `scripts/dev/architecture_page.py` writes this page.
 
 `B` sentences, `S` source tokens, `T` target tokens, `D` d_model, `F` d_ff, `V` vocabulary.
 """
@@ -45,7 +45,7 @@ def render_page() -> str:
 def part_rows(model: Transformer) -> list[str]:
     """A row for each part that has weights, in the order in which they compute."""
     c, table = model.config, list[str]()
-    letters = BATCH_DIM_LETTERS | {c.d_model: "D", 3 * c.d_model: "3D", c.d_ff: "F", c.vocab_size: "V"}
+    letters = BATCH_LETTER_BY_SIZE | {c.d_model: "D", 3 * c.d_model: "3D", c.d_ff: "F", c.vocab_size: "V"}
 
     def shape(tensor: torch.Tensor) -> str:
         return f"({', '.join(letters[size] for size in tensor.shape)})"
@@ -60,7 +60,7 @@ def part_rows(model: Transformer) -> list[str]:
         first = "layers" not in name or name.split(".")[2:3] == ["0"]
         if first and name.count(".") < 4 and isinstance(module, SHOWN_MODULE_CLASSES):
             module.register_forward_hook(lambda module, _, output, name=name: note(name, module, output))
-    batch, source, target = BATCH_DIM_LETTERS
+    batch, source, target = BATCH_LETTER_BY_SIZE
     model(torch.full((batch, source), 3), torch.full((batch, target), 3))
     return table
 

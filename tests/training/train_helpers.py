@@ -62,10 +62,10 @@ def wait_for_checkpoint(run_dir: Path, step: int | str, process: "subprocess.Pop
         time.sleep(0.02)
 
 
-def interrupt(process: "subprocess.Popen[str]", number: int, run_dir: Path) -> int:
+def interrupt(process: "subprocess.Popen[str]", signal_number: int, run_dir: Path) -> int:
     """Send a training a signal when it has written a checkpoint; the step at which it says that it has stopped."""
     wait_for_checkpoint(run_dir, "*", process)
-    os.killpg(process.pid, number)
+    os.killpg(process.pid, signal_number)
     out, err = finish_process(process, 130)
     assert out == ""
     assert err.count("stopping after this step") == err.count("minitrans: interrupted") == 1
