@@ -2,8 +2,8 @@
 
 A model is seen through a few functions (`protocol`); what has to be true of it asks for no look inside
 (`cache_checks`); what a failure looks like is told by what it does to the numbers (`failure_patterns`). Faults can be
-put around any model (`faults`), to see that they are noticed. The engine is `measure`: what a check and its outcome
-are; the proof of our own model goes by it too. All of it imports only torch, except `hugging_face` and `pytest_plugin`.
+put around any model (`faults`), to see that they are noticed. What a check and its outcome are is said in `check`,
+by which the proof of our own model goes too. All of it imports only torch, except `hugging_face` and `pytest_plugin`.
 """
 
 from minitrans.cachecheck.check import NotOfferedError

@@ -112,7 +112,7 @@ class Api:
             access_log=False,
             server_header=False,
             ws="none",
-            limit_concurrency=500,  # connections; one more is answered 503
+            limit_concurrency=500,  # connections; the one that makes it so many is answered 503
             timeout_graceful_shutdown=30,
         )
         with contextlib.suppress(KeyboardInterrupt):
