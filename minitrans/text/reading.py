@@ -18,8 +18,11 @@ _MAX_COMBINING_MARKS = 30  # on one letter, as in Unicode's stream-safe text for
 _CONTROL_OR_SPACE_MARK = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]")  # the last is SentencePiece's own mark for a space
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
-# Beginnings of the names of characters that are written without blanks: each is a word.
-_UNSPACED_NAMES = "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"
+# Thai, Lao, Burmese, Khmer, Japanese and Chinese, which are written without blanks: each character is a word.
+_UNSPACED_RUN = re.compile(
+    r"([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3021-\u30ff\u31f0-\u31ff\u3400-\u9fff\ua9e0-\ua9ff"
+    r"\uaa60-\uaa7f\uf900-\ufaff\uff66-\uff9f\U0001aff0-\U0001b16f\U00020000-\U0003ffff]+)"
+)
 # What people text in English, and what it is short for.
 TEXTING_ABBREVIATIONS = {
     "u": "you", "ur": "your", "r": "are", "pls": "please", "plz": "please", "thx": "thanks", "cuz": "because",
@@ -132,7 +135,7 @@ class _WordSplitTable(dict[int, str]):
         elif category[0] not in "LMN":
             part = " "
         else:
-            part = f" {character} " if name.startswith(_UNSPACED_NAMES) else character
+            part = f" {character} " if _UNSPACED_RUN.match(character) else character
         self[code] = part
         return part
 
@@ -224,7 +227,7 @@ class Reader:
             return ",".join(places.assign(part, kind) for part, kind in _parts_by_kind(unit))
 
         if self.uses_placeholders and len(text) <= LONG_LINE_LENGTH:
-            text = self._copied_parts.sub(put_placeholders, text)
+            text = self._replace_copied_parts(put_placeholders, text)
         values = {place: value for value, place in places.items()}
         return self.lower_if_plain(text), KeptParts(values, before, after, ends_to_strip)
 
@@ -264,8 +267,13 @@ class Reader:
             return value
 
         if self.uses_placeholders and len(source) <= LONG_LINE_LENGTH:
-            source = self._copied_parts.sub(put_placeholders, source)
+            source = self._replace_copied_parts(put_placeholders, source)
         return self.lower_if_plain(source), target
+
+    def _replace_copied_parts(self, replace: Callable[[re.Match[str]], str], text: str) -> str:
+        """Replace what may be copied; no letter of a script without blanks belongs to it."""
+        pieces = _UNSPACED_RUN.split(text)
+        return "".join(run if i % 2 else self._copied_parts.sub(replace, run) for i, run in enumerate(pieces))
 
     def normalize_punctuation(self, text: str) -> str:
         """A clean source with a keyboard's marks, without repeated !? or blanks before marks, but with one after ,;."""

@@ -35,7 +35,8 @@ LINE_CASES = {
     "He is in New Delhi.": "he is in [N1].", "New Delhi is": "new [N1] is", "Zoltan. Zoltan's cat": "[N1]. [N1]'s cat",
     "the Zoltan's, Maria Garcia's": "the [N1]'s, [N2]'s", "Maria Garcia is": "[N1] is", "maria garcia is": "[N1] is",
     "He is in New York. Tom's x": "he is in new york. tom's x", "he is Thier": "he is [N1]",
-    "YOU SEE MARIA": "you see [N1]",
+    "YOU SEE MARIA": "you see [N1]", "我有3只猫。在B316号": "我有[21]只猫。在[C1]号", "我叫Zoltan吗": "我叫[N1]吗",
+    "看x@y.com吗": "看[C1]吗", "看www.x.org/a和y.com吗": "看[C1]和[C2]吗",
 }  # fmt: skip
 TYPO_CASES = {  # swapped, left out, doubled, a neighbouring key but no other, an apostrophe; of several the commonest
     "R u thier cuz?": "are you their because?", "he is R, Im": "he is r, i'm", "ppl": "[N1]", "IDK": "i don't know",
@@ -60,6 +61,7 @@ PAIR_CASES = [  # a pair, and what is left of it
     ("Tom saw Maria Garcia.", "Tom看见Maria Garcia，Tom", "[N1] saw [N2].", "[N1]看见[N2]，[N1]"),
     ("Maria Garcia left", "Maria走了", "[N1] garcia left", "[N1]走了"), ("15 cats", "5", "15 cats", "5"),
     ("Tom's “cat” of Tom", "Tom的“猫”", "[N1]'s \"cat\" of [N1]", "[N1]的“猫”"), ("5 cats", "15,52", "5 cats", "15,52"),
+    ("他叫Tom吗", "Is he Tom", "他叫[N1]吗", "Is he [N1]"), ("有3只", "3 cats", "有[21]只", "[21] cats"),
     ("B316 at 7:30", "7:30在B316", "[C1] at [T1]", "[T1]在[C1]"), ("Tom is", "Tommy, deTom", "tom is", "Tommy, deTom"),
     ("x@y.com ☂ 5", "5☂x@y.com", "[C1] [S1] [21]", "[21][S1][C1]"), ("Tom", "tom", "tom", "tom"),
     ("1 2 3 4 5 6 7 1", "7 6 5 4 3 2 1", "[21] [22] [23] [24] [25] [26] 7 [21]", "7 [26] [25] [24] [23] [22] [21]"),
