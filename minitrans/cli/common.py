@@ -63,7 +63,7 @@ def add_test_set_flags(parser: Parser, required: bool) -> None:
     parser.add_argument(
         "--tokenize",
         choices=["none", "13a", "intl", "zh", "char"],
-        help="how BLEU splits words; none: only at spaces; default: whatever suits the target language",
+        help="how BLEU splits words; none: only at spaces; default: zh for zh, char for ja, ko, th, else 13a",
     )
 
 

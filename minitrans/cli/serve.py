@@ -21,7 +21,7 @@ def add_serve_flags(parser: Parser) -> None:
         "--rate-limit", type=requests, default=0, metavar="N", help="most requests per client and minute; 0: no limit"
     )
     parser.add_argument("--queue", type=positive_int, default=256, metavar="N", help="most requests that may wait")
-    sites = "site whose scripts may send requests, such as https://example.org; * is any; may be given several times"
+    sites = "site whose scripts may read the answers, such as https://example.org; * is any; may be given several times"
     parser.add_argument("--cors", type=parse_origin, action="append", default=[], metavar="ORIGIN", help=sites)
     add_common_flags(parser)
 

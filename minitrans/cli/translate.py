@@ -38,7 +38,7 @@ def add_translate_flags(parser: Parser) -> None:
         "--scores", action="store_true", help="write each translation's score before it, and unsure if probably wrong"
     )
     parser.add_argument(
-        "--sample", type=positive_int, metavar="N", help="draw each token from the N likeliest, by their probabilities"
+        "--sample", type=positive_int, metavar="N", help="draw each token from the N likeliest; not with --beam"
     )
     parser.add_argument("--seed", type=bounded_number(int, 0, 2**32 - 1), default=1, help="decides what --sample draws")
 

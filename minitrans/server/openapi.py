@@ -24,7 +24,9 @@ def _path_item(summary: str, answer: dict[str, Any], **fields: dict[str, Any]) -
 
 
 EXTRA_FIELDS = {"unsure": {"oneOf": [BOOLEAN, {"type": "array", "items": BOOLEAN}]}, "unknown": {"type": "array"}}
-TRANSLATION = {"type": "object", "properties": {"translatedText": TEXTS, "detectedLanguage": DETECTED, **EXTRA_FIELDS}}
+DETECTED_EACH = {"oneOf": [DETECTED, {"type": "array", "items": DETECTED}]}
+ANSWER_FIELDS = {"translatedText": TEXTS, "detectedLanguage": DETECTED_EACH, **EXTRA_FIELDS}
+TRANSLATION = {"type": "object", "properties": ANSWER_FIELDS}
 TRANSLATE_ARGS = {"q": TEXTS, "source": TEXT, "target": TEXT, "format": FORMAT, "unsure": {**BOOLEAN, "default": False}}
 PATHS = {
     "/translate": _path_item("Translate texts; the source may be auto", TRANSLATION, **TRANSLATE_ARGS),

@@ -169,6 +169,9 @@ def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Trans
         mixed = {"q": ["I", "Ich liebe dich", "you"], "source": "auto", "target": "zh"}  # of all texts together
         answer = server.post("/translate", json=mixed).json()
         assert answer["detectedLanguage"] == [{"confidence": 60, "language": "de"}] * 3
+        described = server.get("/spec").json()["paths"]["/translate"]["post"]["responses"]["200"]["content"]
+        fields = described["application/json"]["schema"]["properties"]
+        assert [each["type"] for each in fields["detectedLanguage"]["oneOf"]] == ["object", "array"]  # as both above
         english = server.post("/detect", json={"q": "I love you"}).json()  # of two runs with it, one knows words
         assert english[0] == {"confidence": 100, "language": "en"}
         assert {each["confidence"] for each in server.post("/detect", json={"q": "?"}).json()} == {0}
