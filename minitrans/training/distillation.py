@@ -41,7 +41,7 @@ from minitrans.translate.translator import Translator
 
 SEEDS = 1, 2, 3  # of the teachers in each direction, and of the students, whatever the model's seed is
 TEACHER_STEPS, STUDENT_STEPS, MODEL_STEPS = 2 / 3, 2, 2 / 3  # of `trainer.max_steps`: a teacher need not be perfect
-FINAL_RATE_FACTOR = 1 / 2  # of `training.learning_rate`: the model starts from trained weights
+FINAL_MODEL_LR_FACTOR = 1 / 2  # of `training.learning_rate`: the model starts from trained weights
 BEAM_SIZE = 5
 SAMPLING_TOP_K = 10  # likeliest tokens from which those of new sources are drawn
 # A model writes shorter texts than it is taught, so long targets are favoured; sources need no help.
@@ -114,7 +114,7 @@ def final_config(config: RunConfig, folder: Path) -> RunConfig:
     training = replace(
         config.training,
         init_from=str(folder / f"student{SEEDS[(config.seed - 1) % len(SEEDS)]}"),
-        learning_rate=config.training.learning_rate * FINAL_RATE_FACTOR,
+        learning_rate=config.training.learning_rate * FINAL_MODEL_LR_FACTOR,
     )
     model = derive_run_config(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS, seed=config.seed)
     return replace(model, training=training)

@@ -16,7 +16,7 @@ from minitrans.model.cache import DecoderCache
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.translate.bundle import Bundle, load_bundle
-from minitrans.verify.adapter import TransformerAdapter, adapt_model_and_tokens
+from minitrans.verify.transformer_adapter import TransformerAdapter, adapt_model_and_tokens
 
 N_TEXT_PAIRS = 12  # real sentence pairs for the full passes
 MAX_DECODE_LINES = 600  # most sentences that are decoded, because they are decoded without a cache too

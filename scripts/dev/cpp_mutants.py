@@ -123,7 +123,7 @@ def compile_to_object_bytes(folder: Path, changed: str = "") -> dict[str, bytes]
     return compiled
 
 
-def survives(folder: Path, file: str) -> bool:
+def tests_pass(folder: Path, file: str) -> bool:
     """Whether all tests pass on a copy of the package, those first that are named as the changed file is."""
     tests = sorted(TESTS_DIR.glob("test_*.py"), key=lambda path: file.split(".")[0] not in path.name)
     options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "mutants", "--hypothesis-profile", "mutants",
@@ -153,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     with tempfile.TemporaryDirectory() as name:
         originals = compile_to_object_bytes(copy_package(Path(name)))
-        if not originals or not survives(Path(name), ""):
+        if not originals or not tests_pass(Path(name), ""):
             print("the tests fail on the unmutated code", file=sys.stderr)
             return 2
     killed, missed = 0, 0
@@ -164,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             compiled = compile_to_object_bytes(copy_package(Path(name), mutant), mutant.file)
             if compiled is None or compiled.items() <= originals.items():
                 continue
-            if not survives(Path(name), mutant.file):
+            if not tests_pass(Path(name), mutant.file):
                 killed += 1
             else:
                 reason = EQUIVALENT_MUTANTS.get(mutant.file, {}).get(mutant.after, "")

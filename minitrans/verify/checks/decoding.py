@@ -23,8 +23,8 @@ from minitrans.model.decoding import (
 )
 from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.verify.adapter import TransformerAdapter, adapt_model_and_tokens
 from minitrans.verify.subject import RUNNING_EXAMPLE_PAIRS, ModelAndPairs
+from minitrans.verify.transformer_adapter import TransformerAdapter, adapt_model_and_tokens
 
 GROUP_TITLE = "Decoding step by step"
 claim, CHECKS = new_check_group(GROUP_TITLE)
