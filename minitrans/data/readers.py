@@ -273,8 +273,9 @@ def _json_pairs(path: UPath, config: DataConfig) -> Iterator[tuple[str, str]]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:  # the latter from brackets in thousands
             raise UserError(f"{where}: not JSON ({error})") from error
-        row = row["translation"] if isinstance(row, dict) and "translation" in row else row
-        names = list(row) if isinstance(row, dict) else []
+        row = row if isinstance(row, dict) else {}
+        row = row["translation"] if isinstance(row.get("translation"), dict) else row
+        names = list(row)
         source, target = (row[names[_column_index(names, column, where)]] for column in config.columns)
         if not isinstance(source, str) or not isinstance(target, str):
             raise UserError(f"{where}: {' and '.join(config.columns)} must both be strings")

@@ -16,6 +16,7 @@ LONG_LINE_LENGTH = 2_000  # characters; in shorter lines nothing takes long, eve
 _MAX_TYPO_LENGTH = 29  # letters of a word that is looked for among the known ones: it takes quadratic time
 _MAX_COMBINING_MARKS = 30  # on one letter, as in Unicode's stream-safe text format: sorting them takes quadratic time
 _CONTROL_OR_SPACE_MARK = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]")  # the last is SentencePiece's own mark for a space
+_ENGLISH_WORDS = 500  # "what" is among so many of the frequent words of a text in English
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 # Thai, Lao, Burmese, Khmer, Japanese and Chinese, which are written without blanks: each character is a word.
@@ -54,15 +55,20 @@ PLAIN_MARKS_TABLE = str.maketrans(
         **dict.fromkeys("‐‑‒–−", "-"),
         **dict.fromkeys("—―", " - "),
         "…": "...",
+        **dict.fromkeys(
+            "\u00ad\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff", ""
+        ),
         **{chr(code + 0xFEE0): chr(code) for code in range(0x21, 0x7F)},  # full-width ASCII
     }
 )
 # What stands before and after a sentence without being part of it: list marks, emoji, dots, quotation marks.
 _EMOJI = "[\u200d\u20e3\u2190-\u2bff\u3030\u303d\ufe0e\ufe0f\U0001f000-\U0001fbff\U000e0020-\U000e007f]+"
 _LEADING_BULLET_OR_EMOJI = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•*·>]+) +|{_EMOJI} *)?")
-_TRAILING_EMOJI_OR_DOTS = re.compile(rf"(?: *{_EMOJI}| +[:;]-?[()]| *(?:\.{{2,}}|…)+)?$")
+_TRAILING_EMOJI_OR_DOTS = re.compile(rf"(?:{_EMOJI} *|[()]-?[:;] +|(?:\.{{2,}}|…)+ *)?")  # of a line read backwards
 # Where a sentence ends: not after "10." of a list, Mr. or a.m., and not in a quotation.
-_NOT_AFTER_ABBREVIATION = "".join(rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "st", "no", "vs", "etc"))
+_NOT_AFTER_ABBREVIATION = "".join(
+    rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "prof", "st", "no", "nr", "ca", "vs", "etc")
+)
 _SENTENCE_BREAK = re.compile(rf"(?<=[^\s.?!][^\s.?!][.?!])(?<!^\d\d\.){_NOT_AFTER_ABBREVIATION} (?=\w)", re.IGNORECASE)
 _UNSPACED_END_MARKS = "。？！…，；：”’」』）"  # after these no blank is written
 _SURPLUS_MARKS = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))")
@@ -80,9 +86,14 @@ _ORDINARY_RUN = re.compile(f"[^{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]+")
 _LATIN_OR_DIGIT = r"[A-Za-z\u00c0-\u024f\d]"
 _LATIN_BOUNDARIES = f"(?<!{_LATIN_OR_DIGIT})", f"(?!{_LATIN_OR_DIGIT})"
 _BOUNDARIES_BY_KIND = _LATIN_BOUNDARIES, _LATIN_BOUNDARIES, ("", ""), (r"(?<!\d)(?<!\d[.,:/-])", r"(?!\d|[.,:/-]\d)")
-_ADDRESS = r"\S+@\S*\w|(?:\w+://|www\.)\S*\w|(?:[\w-]+\.)+(?:com|org|net|edu|gov|info|io|cn|de|fr|jp|uk)\b(?:/\S*\w)?"
+_ADDRESS = (
+    r"[^\s@]+@\S*\w|(?:\w+://|www\.)\S*\w|(?:[\w-]+\.)+(?:com|org|net|edu|gov|info|io|cn|de|fr|jp|uk)\b(?:/\S*\w)?"
+)
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:[.:/-]\d+)*"
-_WORD = r"[^\W\d_]+(?:['-][^\W\d_]+)*(?![\w@]|://|\.\w)"
+# Vowel signs and other marks on letters, and the joiners in Persian words: none of them is a letter for `re`.
+_MARKS = "\u200c\u200d" + "".join(c for c in map(chr, range(0x300, 0x3100)) if unicodedata.category(c)[0] == "M")
+_LETTERS = rf"[^\W\d_]+(?:[{_MARKS}]+[^\W\d_]+)*[{_MARKS}]*"
+_WORD = rf"{_LETTERS}(?:['-]{_LETTERS})*(?![\w@{_MARKS}]|://|\.\w)"
 
 
 def clean(line: str) -> str:
@@ -202,7 +213,9 @@ class Reader:
         line = ""
         for _, kept in read:
             text = self.postprocess(next(texts), kept)
-            blank = line[-1:] not in _UNSPACED_END_MARKS or (line[-1:] in "”’" and text.isascii())
+            blank = line[-1:] not in _UNSPACED_END_MARKS or (
+                line[-1:] in "”’…" and not _UNSPACED_RUN.search(line + text)
+            )
             line += f" {text}" if line and text and blank else text
         return line
 
@@ -217,7 +230,7 @@ class Reader:
         if is_plain:
             before, text, after = _split_surroundings(text)
         text, ends_to_strip = self.normalize_punctuation(text), ".。" if after.strip()[:1] in (*".…",) else ""
-        if is_plain and "what" in (self._ranks or ()) and _QUESTION.fullmatch(text):
+        if is_plain and (self._ranks or {}).get("what", _ENGLISH_WORDS) < _ENGLISH_WORDS and _QUESTION.fullmatch(text):
             text, ends_to_strip = f"{text}?", "?？؟"
         places = _PlaceholderMap(text)
 
@@ -234,7 +247,7 @@ class Reader:
     def postprocess(self, text: str, kept: KeptParts) -> str:
         """Put back what `preprocess` kept."""
         text = _PLACEHOLDER.sub(lambda place: kept.placeholder_values.get(place[0], ""), text)
-        return kept.before + text.rstrip(kept.ends_to_strip) + kept.after
+        return kept.before + text.rstrip(kept.ends_to_strip).rstrip() + kept.after
 
     def preprocess_pairs(self, sources: Iterable[str], targets: Iterable[str]) -> tuple[list[str], list[str]]:
         """Pairs to train on: sources as a translation reads them; what stands on both sides is set aside in both."""
@@ -388,7 +401,7 @@ def _split_surroundings(line: str) -> tuple[str, str, str]:
         if line[0].isalpha() and (line[-1].isalnum() or (line[-1] in ".?!" and line[-2].isalnum())):
             return before, line, after  # as most lines
         lead = _LEADING_BULLET_OR_EMOJI.match(line)[0]  # type: ignore[index]  # it may be empty, and always matches
-        tail = _TRAILING_EMOJI_OR_DOTS.search(line, len(lead))[0]  # type: ignore[index]
+        tail = _TRAILING_EMOJI_OR_DOTS.match(line[len(lead) :][::-1])[0][::-1]  # type: ignore[index]
         if not (lead or tail) and _QUOTED.fullmatch(line):
             lead, tail = line[0], line[-1]
         if not (lead or tail):

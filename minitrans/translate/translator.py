@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from minitrans.model.decoding import CachedStepper, Hypothesis, Stepper, UncachedStepper, beam_search, greedy_decode
 from minitrans.model.sampling import sample
 from minitrans.model.transformer import Transformer
-from minitrans.text.reading import KeptParts, split_lowercase_words
+from minitrans.text.reading import KeptParts, split_lowercase_words, with_keyboard_marks
 from minitrans.translate.backend import CompiledMode, make_stepper
 from minitrans.translate.bundle import Bundle, load_bundle
 
@@ -221,6 +221,7 @@ class Translator:
         known = self.bundle.source_words
         if known is None:
             return ()
+        line = with_keyboard_marks(line) if self._reader.plain else line
         names = [] if line.isupper() else [word for word in line.split() if re.search(r"[A-Z@]|\w\.\w", word)]
         named = {word for name in names if self._reader.uses_placeholders for word in split_lowercase_words(name)}
         words = (word for word in split_lowercase_words(line) if word not in known)
@@ -354,11 +355,19 @@ class Translator:
 
 
 def has_changed_numbers(line: str, translation: str) -> bool:
-    """Whether a translation has digits, but lacks a number (a run of digits) of its line.
+    """Whether a translation has digits, but lacks a number of its line.
 
-    A translation that spells numbers out changes none, nor does one with other signs in them: 1374 for 1,374.
+    A translation that spells numbers out changes none, nor does one with other digits or other signs in them: 1374 for
+    1,374.
     """
-    return bool(re.search(r"\d", translation)) and any(n not in translation for n in re.findall(r"\d+", line))
+    given = _whole_numbers(translation, ",.") | _whole_numbers(translation, ",.'’\\s")
+    return bool(given) and not _whole_numbers(line, ",.") <= given
+
+
+def _whole_numbers(text: str, separators: str) -> set[int]:
+    """The whole numbers of a text, in any digits; separators stand before groups of three digits, as in 1,374."""
+    text = re.sub(rf"(?<=\d)[{separators}](?=\d{{3}}(?!\d))", "", text)
+    return {int(digits) for digits in re.findall(r"\d{1,4000}", text)}
 
 
 def traced_full_pass(

@@ -93,6 +93,7 @@ def test_every_format_gives_the_same_text(
         ("csv", 'en,zh\n"a\nb",\r\nNA,"c\r,\u2028d"\n', [("a\nb", ""), ("NA", "c\r,\u2028d")]),
         ("jsonl", '\ufeff{"zh": "2020-01-01", "n": 1, "en": "a\u2028"}\r\n', [("a\u2028", "2020-01-01")]),
         ("jsonl", '{"en": "1", "zh": "\\u0000", "n": 1}\n{"zh": "NA", "en": ""}', [("1", "\0"), ("", "NA")]),
+        ("jsonl", '{"en": "a", "zh": "1", "translation": "no pair"}', [("a", "1")]),
         ("parquet", parquet_bytes(en=["a", None], zh=["1", "2"]), [("a", "1"), ("", "2")]),
         ("parquet", parquet_bytes(en=["a"], zh=pa.array(["1"], pa.large_string())), [("a", "1")]),
         ("parquet", parquet_bytes(translation=[{"zh": "1", "en": "a"}]), [("a", "1")]),

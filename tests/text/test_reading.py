@@ -1,9 +1,11 @@
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.text import reading
-from minitrans.text.reading import N_KIND_SLOTS, PLACEHOLDERS, KeptParts, Reader, clean
+from minitrans.text.reading import N_KIND_SLOTS, PLACEHOLDERS, KeptParts, Reader, clean, split_lowercase_words
 
 PLACEHOLDER_LETTERS = (
     "NCST2345"  # names, codes, signs, times; numbers of up to two, of three and of four digits, and longer ones
@@ -45,13 +47,14 @@ TYPO_CASES = {  # swapped, left out, doubled, a neighbouring key but no other, a
 }  # fmt: skip
 SENTENCE_CASES = [
     ["He left.", "Did she?", "No!", "we stay."], ["Mr. Smith, Mrs. Smith and Dr. Lee saw St. Paul's."],
-    ["A vs. B etc. are here."], ["10. Go now."],
+    ["A vs. B etc. are here."], ["I met Prof. Smith."], ["10. Go now."],
     ["At 5 a.m. he left.", "It costs 3.50 today."], ["No. 5 is here... and there.He"], ["他走了. ，"],
     ['He said "Go now. Do it." and left. So'], ["“Go now. Do it.” He left."],
 ]  # fmt: skip
 JOIN_CASES = [  # the translations of a line's sentences, and that of the line
     ("He left…", ["他走了。"], "他走了…"), ("Go ... 😀", ["Va."], "Va ... 😀"), ("Go. Go", ["", "Va"], "Va"),
-    ("He left. 😀", ["他走了。"], "他走了。 😀"), ("Go. Go", ["Va.", "Va !"], "Va. Va !"), ("Go. Go", ["Va", ""], "Va"),
+    ("He left. 😀", ["他走了。"], "他走了。 😀"), ("Go. Go", ["Va.", "Va !"], "Va. Va !"),
+    ("Go. Go", ["Va…", "Ça va."], "Va… Ça va."), ("Go. Go", ["Va", ""], "Va"),
     ("Go. Go", ["“Va.”", "Va."], "“Va.” Va."),
     *[("Go. Go", [f"走{mark}", "是"], f"走{mark}是") for mark in "。？！…，；：”’」』）"],
 ]  # fmt: skip
@@ -121,7 +124,9 @@ def test_a_question_is_read_with_a_mark_which_its_translation_loses(line: str, a
         text, kept = english.preprocess(line + after)
         assert text == german.preprocess(line)[0] + "?" * asks
         assert english.postprocess("好吗？", kept) == ("好吗" if asks else "好吗？") + after
+        assert english.postprocess("Où ?", kept) == ("Où" if asks else "Où ?") + after
     assert german.postprocess("?", german.preprocess(line)[1]) == "?"
+    assert Reader(True, known=[*map(str, range(500)), "what"]).preprocess(line)[0][-1] != "?"  # English in another text
 
 
 @given(st.text(non_word), st.sampled_from([PLAIN_READER, READER]))
@@ -153,6 +158,26 @@ def test_what_is_copied_is_set_aside_and_typing_errors_mended(line: str, want: s
     assert Reader(True, SIGNS, ["cat"]).preprocess("cat u") == ("cat u", KeptParts({}))  # where `you` is not known
     assert (READER.full_spellings("hes"), Reader(True, None, KNOWN).full_spellings("hes")) == (["he's"], [])
     assert Reader(True, SIGNS, [f"{'x' * 15}'{'y' * 15}"]).full_spellings("x" * 15 + "y" * 15) == []  # soon answered
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["नमस्ते दुनिया", "می‌خواهم بروم", "שָׁלוֹם עולם", "உன்னை", "สวัสดี", "I lo\u00adve\u200b yo\u200eu", "\ufeffI"],
+)
+def test_words_with_marks_or_what_is_not_seen_are_words(line: str) -> None:
+    text, kept = Reader(True, SIGNS, split_lowercase_words(line)).preprocess(line)
+    assert (split_lowercase_words(text), kept) == (split_lowercase_words(line), KeptParts({}))
+    assert not {*text} & {*"\u00ad\u200b\u200e\ufeff"}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "line", [f"Name: {'.' * 99} (you)", "- " * 400 + "😀" * 1000 + "x", "@-" * 950, "ா" * 1900, "कि" * 950 + "@"]
+)
+def test_no_line_takes_long(line: str) -> None:
+    began = time.process_time()
+    READER.preprocess_line(line)
+    assert time.process_time() - began < 4
 
 
 @given(st.lists(st.sampled_from(KNOWN).flatmap(lambda word: st.sampled_from([word, word.capitalize(), word.upper()]))))

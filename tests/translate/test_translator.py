@@ -87,7 +87,7 @@ def test_a_line_of_sentences_scores_as_one_long_sentence(translator: Translator)
 
 def test_words_that_training_never_showed_are_named(translator: Translator) -> None:
     assert translator.bundle.source_words is not None
-    lines = ["I love XYZZY, don\u2019t say xyzzy or 4711!", "i LOVE you", "", "   ", "\x1b[31m"]
+    lines = ["I love XYZZY, don\u2019t say xyzzy or 4711!", "ｉ LOVE ｙｏｕ", "", "   ", "\x1b[31m"]
     want = [("xyzzy", "don't", "say", "or", "4711"), (), (), (), ("31m",)]
     want[0] = tuple(word for word in want[0] if word not in translator.bundle.source_words)
     assert {"xyzzy", "4711"} <= set(want[0])
@@ -354,6 +354,9 @@ def test_a_line_of_a_megabyte_is_cut_in_no_time(translator: Translator, caplog: 
         ("on June 13", "六月十三号", False),
         ("half past two", "2:30", False),
         ("5 square metres", "五m²", False),
+        ("1,000,000 dollars", "1000美元", True),
+        ("12 or 120", "12120", True),
+        ("３ or 1,250", "3或1 250", False),
     ],
 )
 def test_a_translation_changes_numbers(line: str, translation: str, changed: bool) -> None:
