@@ -84,7 +84,7 @@ class Translator:
     Attributes:
         bundle: The model, in eval mode, on the device and in the dtype to translate with, and its tokenizer.
         compiled: Whether compiled code decodes.
-        split_sentences: Whether lines are cut into sentences by `text.sentences` too; False unless it is set.
+        split_sentences: Whether lines are cut into sentences by `text.sentences` alone; False unless it is set.
     """
 
     def __init__(self, bundle: Bundle, compiled: CompiledMode = "off") -> None:
@@ -235,8 +235,7 @@ class Translator:
             return self._reader.to_sentences(text)
         from minitrans.text.sentences import split_sentences  # not before: most commands need no rules of languages
 
-        sentences = split_sentences(text, self.bundle.source)
-        return [part for sentence in sentences for part in self._reader.to_sentences(sentence)]
+        return split_sentences(text, self.bundle.source)
 
     def longest_sentence_length(self, line: str) -> int:
         """How many pieces the longest sentence of a line has; the model reads `max_len` - 1."""

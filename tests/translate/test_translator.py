@@ -284,6 +284,8 @@ def test_a_line_is_cut_after_as_many_tokens_as_the_model_takes(random_translator
     splitting = Translator(random_translator.bundle)
     splitting.split_sentences = True
     assert splitting.longest_sentence_length(f"{line}end. I see.") > longest  # not the last sentence's
+    splitting.bundle = replace(random_translator.bundle, source="de")
+    assert splitting.to_sentences("Am 12. Mai kam er. Er ging.") == ["Am 12. Mai kam er.", "Er ging."]
     ids = tokenizer.encode(line.lower())[: longest - 1]
     assert translation.attention.source == [tokenizer.piece(i) for i in (*ids, tokenizer.eos_id)]
 
