@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from ctypes import c_bool, c_double, c_void_p
@@ -26,7 +27,7 @@ CXX_FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fas
 CXX_FLAGS += ["-fopenmp", "-fPIC", "-shared"]
 CXX_FLAGS += ["-march=native", "-mprefer-vector-width=512"] if platform.machine() == "x86_64" else ["-mcpu=native"]
 LIBRARY_SUFFIX = sysconfig.get_config_var("SHLIB_SUFFIX")
-MAX_CACHED_FILES = 16  # files in the cache: the two libraries of the last eight versions, compilers and processors
+MAX_CACHED_FILES = 16  # libraries in the cache: the two libraries of the last eight versions, compilers and processors
 DTYPE_SUFFIXES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
 
 
@@ -88,10 +89,10 @@ def _compile_and_load(source: Path) -> ctypes.CDLL | str:
     parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, compiler, _cpu_features()]
     name = f"{source.stem}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
     try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minitrans"
+        place = Path(os.environ.get("XDG_CACHE_HOME", ""))  # ignored, as its specification says, if it is relative
+        cache = (place if place.is_absolute() else Path.home() / ".cache") / "minitrans" / "compiled-libraries"
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_private(cache)
-        cache.chmod(0o700)
         own_flags = [word for word in compiler if word.startswith("-")]  # once more where they win: CXX="g++ -O1"
         path = _find_cached(cache, name) or _build_cached([*compiler, *CXX_FLAGS, *own_flags, str(source)], cache, name)
         library = ctypes.CDLL(str(path))
@@ -112,7 +113,8 @@ def _find_cached(cache: Path, name: str) -> Path | None:
         with suppress(FileNotFoundError):  # another process has tidied up
             _check_private(path)
             if path == _hashed_path(cache, name, path.read_bytes()):
-                os.utime(path)
+                with suppress(OSError):  # the file system is read-only
+                    os.utime(path)
                 return path
     return None
 
@@ -121,7 +123,7 @@ def _build_cached(command: list[str], cache: Path, name: str) -> Path:
     """Compile a library into the cache as its user's alone."""
     if sys.stderr.isatty():
         print(f"minitrans: compiling {command[-1]}, once on this machine ...", file=sys.stderr)
-    with tempfile.TemporaryDirectory(dir=cache) as folder:
+    with tempfile.TemporaryDirectory(prefix="compiling-", dir=cache) as folder:
         made = Path(folder, "library")
         subprocess.run(
             [*command, "-o", str(made)],
@@ -141,11 +143,14 @@ def _build_cached(command: list[str], cache: Path, name: str) -> Path:
 
 
 def _evict_oldest(cache: Path) -> None:
-    """Remove what has not been used for the longest time; another process may do so too."""
-    with suppress(FileNotFoundError):
-        for entry in sorted(cache.iterdir(), key=lambda entry: entry.stat().st_mtime)[:-MAX_CACHED_FILES]:
-            remove = shutil.rmtree if entry.is_dir() else os.unlink  # a folder is a killed compilation's
-            remove(entry)
+    """Remove libraries not used for the longest time, and what killed compilations left; others may do so too."""
+    with suppress(OSError):
+        libraries = sorted(cache.glob(f"*{LIBRARY_SUFFIX}"), key=lambda path: path.stat().st_mtime)
+        for path in libraries[:-MAX_CACHED_FILES]:
+            path.unlink(missing_ok=True)
+        for folder in cache.glob("compiling-*"):
+            if time.time() - folder.stat().st_mtime > 3600:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _hashed_path(cache: Path, name: str, content: bytes) -> Path:

@@ -1,5 +1,6 @@
 """Compiling: without a warning, for every kind of processor; and the cache of what has been compiled."""
 
+import errno
 import io
 import itertools
 import os
@@ -49,7 +50,7 @@ def test_no_compiler_warns(compiler: list[str], processor: str) -> None:
 def cache(fresh_libraries: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A new one, as in a new process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path / "minitrans"
+    return tmp_path / "minitrans" / "compiled-libraries"
 
 
 @pytest.fixture
@@ -116,17 +117,26 @@ def test_a_damaged_library_is_compiled_anew(load: Load) -> None:
     assert load() == (path, False)
 
 
-def test_an_empty_place_for_caches_is_none(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("place", ["", ".", "a/b"])
+def test_a_place_for_caches_that_is_no_absolute_path_is_none(
+    place: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, value in (("XDG_CACHE_HOME", ""), ("HOME", str(tmp_path))):
+    for name, value in (("XDG_CACHE_HOME", place), ("HOME", str(tmp_path))):
         monkeypatch.setenv(name, value)
     assert library.load_library(source, {}).usable()
-    assert len([*(tmp_path / ".cache" / "minitrans").glob("source-*")]) == 1
+    assert len([*(tmp_path / ".cache" / "minitrans" / "compiled-libraries").glob("source-*")]) == 1
+
+
+def test_a_cache_that_cannot_be_written_is_used(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = load()
+    read_only = Mock(side_effect=OSError(errno.EROFS, "Read-only file system"))
+    for where, name in ((Path, "chmod"), (os, "chmod"), (os, "utime")):
+        monkeypatch.setattr(where, name, read_only)
+    assert load() == (path, False)
 
 
 def test_the_cache_is_the_users_alone(cache: Path, load: Load) -> None:
-    cache.mkdir()
-    cache.chmod(0o755)
     before = os.umask(0o002)
     try:
         path, _ = load()
@@ -167,18 +177,25 @@ def test_what_was_not_used_for_the_longest_time_is_removed(cache: Path, load: Lo
     for i in range(library.MAX_CACHED_FILES):
         (cache / f"training-{i}.so").touch()
         os.utime(cache / f"training-{i}.so", (i, i))
-    (cache / "killed").mkdir()
-    (cache / "killed" / "library").touch()
-    os.utime(cache / "killed", (1, 1))
+    mine = [cache.parent / "mine.so", cache / "mine" / "file", *(cache / f"mine-{i}.txt" for i in range(20))]
+    compiling = [cache / f"compiling-{i}" / "library" for i in range(20)]  # other processes
+    killed = cache / "compiling-killed" / "library"
+    for path in [*mine, *compiling, killed]:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    for path in [*mine, cache / "mine", killed.parent]:
+        os.utime(path, (1, 1))
     os.utime(used, (0, 0))  # which loading puts right
     load()
     other = source.with_name("other.cpp")
     shutil.copy(source, other)
     library.load_library(other, {})
-    left = {path.name for path in cache.iterdir()}
+    left = {path.name for path in cache.glob("*.so")}
     assert len(left) == library.MAX_CACHED_FILES
     assert used.name in left
-    assert not {"killed", "training-0.so", "training-1.so"} & left
+    assert not {"training-0.so", "training-1.so"} & left
+    assert all(path.exists() for path in [*mine, *compiling])
+    assert not killed.parent.exists()
 
 
 def test_a_terminal_is_told_what_is_compiled_and_how_long_it_took(
