@@ -97,7 +97,10 @@ def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Repor
     Raises:
         AssertionError: A check failed, or the model cannot even be stepped. The message has a line for each: what
             differs first, by how much, and what that looks like.
+        ValueError: There is no check of an id to skip.
     """
+    if not set(skip) <= {check.id for check in CHECKS}:  # so with the letters of a string
+        raise ValueError(f"skip={skip!r} is no tuple of ids of checks, as ('batch',) is")
     try:
         report = run(model)
     except NotOfferedError as error:

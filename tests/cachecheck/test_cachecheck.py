@@ -275,6 +275,9 @@ def test_a_failure_is_asserted_with_what_differs_first_unless_it_is_known() -> N
     with pytest.raises(AssertionError, match=r"\Apadding.left-mask-alone: "):
         check_cache(Toy("mask alone"), skip=("padding.left",))
     assert not check_cache(Toy("target rows"), skip=("rows", "generate.beams")).passed
+    for wrong in ("generate.greedy", ("stepz",)):
+        with pytest.raises(ValueError, match="is no tuple of ids of checks"):
+            check_cache(Toy(), skip=wrong)  # type: ignore[arg-type]  # the comma is forgotten
 
 
 @pytest.mark.parametrize(("float64", "words"), [(0.0, "0.5, at most 1.5e-5"), (math.nan, "NaN, at most 1e-12")])
