@@ -172,6 +172,7 @@ class ModelAndTokens(Generic[CacheT]):
         src_ids: int64 (B, S), ragged; (B, 0) if there is no encoder.
         src_mask: bool (B, S), True = a real token.
         logit_unit: What logits are divided by before they are compared.
+        lowest: What is then taken for those below it: of how unlikely a token is, -1e9 tells no more.
     """
 
     model: CachedModel[CacheT]
@@ -179,6 +180,7 @@ class ModelAndTokens(Generic[CacheT]):
     src_ids: Tensor
     src_mask: Tensor
     logit_unit: float = 1.0
+    lowest: float = -float("inf")
 
     def with_rows(self, index: Tensor | slice) -> "ModelAndTokens[CacheT]":
         """The same with the given rows alone."""
@@ -244,7 +246,7 @@ class ModelAndTokens(Generic[CacheT]):
         return ordinary[(torch.searchsorted(ordinary, tokens.contiguous()) + 1) % len(ordinary)]
 
     def _logits_in_units(self, numbers: Sequence[Tensor]) -> list[Tensor]:
-        return [numbers[0] / self.logit_unit, *numbers[1:]]
+        return [(numbers[0] / self.logit_unit).clamp(min=self.lowest), *numbers[1:]]
 
 
 @torch.no_grad()

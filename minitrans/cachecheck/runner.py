@@ -12,6 +12,8 @@ from minitrans.cachecheck.failure_patterns import explain_failures
 from minitrans.cachecheck.faults import FAULTS, Faulty
 from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 
+NEVER = -1000.0  # a logit of less is that of a token that is never put out: -inf, -1e9 or the like
+LOWEST = -2.0  # in units of the largest other one: logits below are not told apart
 CASE_SIZES = 3, 9, 7  # rows, tokens of each, and tokens of the longest source
 
 
@@ -29,8 +31,10 @@ def random_case(model: CachedModel[Any]) -> ModelAndTokens[Any]:
         tokens[:, 0] = model.first
     src_mask = torch.arange(src_ids.size(1)) < torch.tensor([src_len, *range(1, batch)][:batch])[:, None]
     case = ModelAndTokens(model, tokens, src_ids, src_mask)
-    largest = case.full_pass()[0].abs().max()
-    return replace(case, logit_unit=float(largest) if 0 < largest < torch.inf else 1.0)
+    logits = case.full_pass()[0]
+    possible = logits[~(logits < NEVER)]
+    largest = float((possible if len(possible) else logits).abs().max())
+    return replace(case, logit_unit=largest, lowest=LOWEST) if 0 < largest < torch.inf else case
 
 
 def cases_by_dtype(model: CachedModel[Any]) -> dict[torch.dtype, ModelAndTokens[Any]]:

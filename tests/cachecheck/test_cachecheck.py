@@ -415,6 +415,25 @@ def test_logits_are_measured_by_the_largest_of_sentences_that_begin_with_the_fir
         assert ((case.tokens == first) == (torch.arange(9) == 0)).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("lowest", [-1e4, -1e9, -1e38, -math.inf])
+def test_tokens_that_are_never_put_out_neither_fail_a_right_model_nor_hide_a_fault(
+    lowest: float, dtype: torch.dtype
+) -> None:
+    class Masked(Toy):
+        to = CachedModel.to  # in this dtype alone
+
+        def _run(self, *given: Any) -> list[Tensor]:
+            logits, *weights = super()._run(*given)
+            never = (torch.arange(V) < 3) | (torch.arange(V) == given[0][..., None])  # none stands twice in a row
+            return [torch.where(never, logits + lowest, logits), *weights]
+
+    assert failed_results(Masked(dtype=dtype)) == {}
+    details = {id_: result.detail for id_, result in failed_results(Masked("positions restart", dtype)).items()}
+    for id_ in ("steps", "score", "caches.two"):
+        assert "this looks like: positions start at 0 again at every step" in details[id_]
+
+
 def test_logits_come_first_and_weights_after_them() -> None:
     case = random_case(Toy())
     logits, *weights = case.with_variant("weights").full_pass()
