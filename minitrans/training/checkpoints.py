@@ -142,7 +142,8 @@ class CheckpointWriter(Checkpoint):
             return
         self.step = trainer.global_step
         if self.step == trainer.estimated_stepping_batches:
-            trainer.should_stop = True  # Lightning validates when it stops: so the last step is validated too
+            # Lightning validates when it stops, if it does so in this epoch: so the last step is validated too.
+            trainer.should_stop, trainer.check_val_every_n_epoch = True, 1
         late = time.monotonic() - self.saved_at >= 60 * self.config.checkpoint_minutes
         self.stop, late = map(bool, sum_over_processes([self.heard, late], pl_module.device))
         self.due |= self.stop or late or self.step % self.config.checkpoint_every == 0

@@ -86,9 +86,12 @@ def test_the_threshold_is_chosen_on_valid(tiny_run: Path, corpus: Path) -> None:
     assert saved.chrf == chosen.chrf
 
 
-def test_the_last_step_is_validated_wherever_it_falls(corpus: Path, tmp_path: Path) -> None:
-    assert train(corpus, tmp_path / "run", max_steps=23) == 0
-    assert [int(row["step"]) for row in read_metrics(tmp_path / "run") if row["val_bleu"]] == [19, 22]
+@pytest.mark.parametrize(("every", "validated"), [("null", [19, 22]), ("99", [22])])
+def test_the_last_step_is_validated_wherever_it_falls(
+    every: str, validated: list[int], corpus: Path, tmp_path: Path
+) -> None:
+    assert train(corpus, tmp_path / "run", "--trainer.check_val_every_n_epoch", every, max_steps=23) == 0
+    assert [int(row["step"]) for row in read_metrics(tmp_path / "run") if row["val_bleu"]] == validated
 
 
 # -- Where there is no terminal ---------------------------------------------------------------------------------------
