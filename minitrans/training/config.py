@@ -289,6 +289,9 @@ def _setting_type_error(name: str, key: str, value: Any) -> UserError:
 
 def _build_run_config(settings: Namespace) -> RunConfig:
     """Check the parsed settings as a whole, and return them."""
+    for name in ("run_dir", "data.path", "data.cache_dir", "training.init_from"):
+        if settings[name] is not None:
+            settings[name] = os.path.expanduser(settings[name])  # no shell does so in a file, or after =
     run_dir = settings.run_dir
     if run_dir is None:
         if not settings.config:

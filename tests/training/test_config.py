@@ -37,6 +37,14 @@ def test_the_merged_settings_can_be_used_again(tmp_path: Path) -> None:
     assert (again.model["dropout"], again.compiled) == (0.25, "off")
 
 
+def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/h")
+    flags = ["--run-dir=~/r", "--data.path=~/p", "--data.cache_dir=~/c", "--training.init_from=~/i"]
+    config = parse_config([*MINIMAL_FLAGS, *flags])
+    paths = str(config.run_dir), config.data.path, config.data.cache_dir, config.training.init_from
+    assert paths == ("/h/r", "/h/p", "/h/c", "/h/i")
+
+
 @pytest.mark.parametrize(
     ("flags", "name", "parsed"),
     [
