@@ -201,6 +201,11 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
         )
     except Exception as error:  # whatever Lightning says of a device that is not there, or settings that exclude others
         raise UserError(f"trainer: {' '.join(str(error).split())}") from error
+    if trainer.world_size == 1 and not is_first_process():
+        raise UserError(
+            "RANK, SLURM_PROCID or NODE_RANK in the environment says that this is not the first process of a training, "
+            "and there is only one; unset it, or set trainer.devices or trainer.num_nodes"
+        )
     alone = isinstance(getattr(trainer.strategy, "cluster_environment", None), LightningEnvironment)
     if trainer.num_nodes > 1 and alone and "MASTER_ADDR" not in os.environ:  # they would wait for each other for ever
         raise UserError(

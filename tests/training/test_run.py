@@ -94,6 +94,12 @@ def test_the_last_step_is_validated_wherever_it_falls(
     assert [int(row["step"]) for row in read_metrics(tmp_path / "run") if row["val_bleu"]] == validated
 
 
+def test_one_process_is_the_first(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODE_RANK", "1")
+    flags = run_flags(corpus, tmp_path / "run")
+    assert "NODE_RANK in the environment says" in refusal_message("train", *flags, unchanged=tmp_path)
+
+
 # -- Where there is no terminal ---------------------------------------------------------------------------------------
 
 
