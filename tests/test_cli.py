@@ -16,7 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from command_helpers import copy_run, refusal_message, run_cli
+from command_helpers import TEST_CORPUS_DIR, copy_run, refusal_message, run_cli
 from conftest import generator
 
 import minitrans.export
@@ -335,6 +335,15 @@ def test_standard_input_that_is_closed_is_told(
     monkeypatch.setattr(sys, "stdin", None)  # as `<&-` leaves it
     assert cli.main(["translate", str(tiny_run)]) == 2
     assert capsys.readouterr().err == "minitrans: error: standard input is closed; give texts or --input\n"
+
+
+@pytest.mark.parametrize("command", ["translate", "explain"])
+def test_closed_output_is_told_and_a_closed_standard_error_does_no_harm(tiny_run: Path, command: str) -> None:
+    run = [*MINITRANS_COMMAND, command, tiny_run, "--input", TEST_CORPUS_DIR / "test.en"]
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *run], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (2, b"minitrans: error: standard output is closed; give --output\n")
+    done = subprocess.run(["sh", "-c", '"$@" 2>&-', "sh", *run], capture_output=True, check=True)
+    assert done.stdout.count(b"\n") >= 15
 
 
 @pytest.mark.parametrize("to_terminal", [True, False])

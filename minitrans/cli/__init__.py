@@ -71,6 +71,10 @@ def parse_and_run(argv: Sequence[str]) -> int:
         import torch
 
         torch.set_num_threads(threads)
+    if sys.stdout is None:
+        if not getattr(args, "output", True):
+            raise UserError("standard output is closed; give --output")
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
     _, run = COMMANDS[name]
     return run(args)
 
@@ -97,13 +101,13 @@ def discard_stdout() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 (a daemon's may be closed)
     start_log("--debug" in argv)
     set_gc_and_torch_env()
     try:
         with interrupted_by_sigterm():
             code = parse_and_run(argv)
-            if sys.stdout is not None:
-                sys.stdout.flush()  # here, where an error can still be reported
+            sys.stdout.flush()  # here, where an error can still be reported
             return code
     except BrokenPipeError:  # whoever read our output has gone: not an error, and nobody to tell
         discard_stdout()
