@@ -90,7 +90,7 @@ def _compile_and_load(source: Path) -> ctypes.CDLL | str:
     name = f"{source.stem}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
     try:
         place = Path(os.environ.get("XDG_CACHE_HOME", ""))  # ignored, as its specification says, if it is relative
-        cache = (place if place.is_absolute() else Path.home() / ".cache") / "minitrans" / "compiled-libraries"
+        cache = (place if place.is_absolute() else Path.home() / ".cache") / "minitrans-compiled"
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_private(cache)
         own_flags = [word for word in compiler if word.startswith("-")]  # once more where they win: CXX="g++ -O1"

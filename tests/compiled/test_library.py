@@ -50,7 +50,7 @@ def test_no_compiler_warns(compiler: list[str], processor: str) -> None:
 def cache(fresh_libraries: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A new one, as in a new process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path / "minitrans" / "compiled-libraries"
+    return tmp_path / "minitrans-compiled"
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_place_for_caches_that_is_no_absolute_path_is_none(
     for name, value in (("XDG_CACHE_HOME", place), ("HOME", str(tmp_path))):
         monkeypatch.setenv(name, value)
     assert library.load_library(source, {}).usable()
-    assert len([*(tmp_path / ".cache" / "minitrans" / "compiled-libraries").glob("source-*")]) == 1
+    assert len([*(tmp_path / ".cache" / "minitrans-compiled").glob("source-*")]) == 1
 
 
 def test_a_cache_that_cannot_be_written_is_used(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
