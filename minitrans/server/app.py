@@ -225,7 +225,8 @@ class Api:
         kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         try:
             if kind.endswith("json"):
-                parsed = json.loads(body)
+                text = json.dumps(json.loads(body), ensure_ascii=False)
+                parsed = json.loads(re.sub("[\ud800-\udfff]", "\ufffd", text))  # no halves of characters
             else:
                 form = body.decode()
                 if kind == "multipart/form-data":

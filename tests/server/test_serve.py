@@ -119,6 +119,9 @@ def test_html(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = client.post("/translate", json={**question, "source": "auto"}).json()
     assert answer["translatedText"] == ["<p>&lt;I &amp; you&gt;</p>", "&lt;a\nb&gt;", "<hr>"]
     assert answer["detectedLanguage"][0]["confidence"] == 75  # b is unknown, and p no word
+    half = json.dumps({**question, "q": "<b title='\ud83d'>a</b>"})  # as JavaScript's slice leaves an emoji
+    answer = client.post("/translate", content=half, headers=JSON_HEADERS)
+    assert answer.json() == {"translatedText": "<b title='\ufffd'>&lt;a&gt;</b>"}
 
 
 def test_what_it_says_of_itself_is_so(client: TestClient) -> None:
@@ -188,6 +191,7 @@ def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Trans
         ({"q": "a", "source": "zz", "target": "zh"}, "zz is not supported"),
         *(({"q": "a", "source": "en", "target": f"zh-{x}"}, f"zh-{x} is not") for x in ("Hant", "TW", "HK", "MO")),
         ({"q": "a", "source": "en", "target": "\ud800"}, "\ufffd is not supported"),
+        ({"q": "a", "source": "zh-\ud83d", "target": "zh"}, "zh is not available as a target language from zh-\ufffd"),
         ({"q": "a", "source": "zh", "target": "en"}, "en is not available as a target language from zh"),
         ({"q": "a", **EN_ZH_PARAMETERS, "format": "rtf"}, "rtf format is not supported"),
         ({"q": "<![<>", **EN_ZH_PARAMETERS, "format": "html"}, "q is no HTML"),
