@@ -17,12 +17,19 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
 
     Whenever the machine stops, `path` is the old file or the new one, whole. To `resume`, what is written stays in
     `path`.partial if the block fails; the next time it is read from its beginning, less half a line, and written on.
+    A link stays one, and a pipe or a device such as /dev/null is written as it is: no file takes its place.
 
     Raises:
         UserError: The file cannot be written, or another process is writing `path`.partial.
     """
-    temp = Path(f"{path}.partial" if resume else f"{path}.{os.getpid()}.tmp")  # two processes may write the same file
+    file_path = os.path.realpath(path)
+    # Two processes may write the same file.
+    temp = Path(f"{file_path}.partial" if resume else f"{file_path}.{os.getpid()}.tmp")
     try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            with open(path, "wb") as file:
+                yield file
+            return
         with open(temp, "a+b" if resume else "wb") as file:
             if resume:
                 try:
@@ -35,7 +42,7 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())  # or a power failure might leave the new name and not what it names
-        os.replace(temp, path)
+        os.replace(temp, file_path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
     finally:

@@ -339,7 +339,7 @@ def test_standard_input_that_is_closed_is_told(
 
 @pytest.mark.parametrize("command", ["translate", "explain"])
 def test_closed_output_is_told_and_a_closed_standard_error_does_no_harm(tiny_run: Path, command: str) -> None:
-    run = [*MINITRANS_COMMAND, command, tiny_run, "--input", TEST_CORPUS_DIR / "test.en"]
+    run: list[str | Path] = [*MINITRANS_COMMAND, command, tiny_run, "--input", TEST_CORPUS_DIR / "test.en"]
     done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *run], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (2, b"minitrans: error: standard output is closed; give --output\n")
     done = subprocess.run(["sh", "-c", '"$@" 2>&-', "sh", *run], capture_output=True, check=True)

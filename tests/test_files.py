@@ -1,4 +1,6 @@
 import contextlib
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,20 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
         raise ZeroDivisionError
     assert path.read_bytes() == "neu é".encode()
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_links_and_pipes_stay_what_they_are(tmp_path: Path) -> None:
+    path, link, pipe = (tmp_path / name for name in ("a.txt", "link", "pipe"))
+    path.touch()
+    link.symlink_to(path)
+    write_file(link, "text")
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        reading = pool.submit(pipe.read_bytes)
+        write_file(pipe, "text")
+        assert pipe.is_fifo()  # or its reader would wait for ever
+        assert (link.is_symlink(), path.read_text(), reading.result()) == (True, "text", b"text")
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_what_was_written_of_a_file_can_be_gone_on_with(tmp_path: Path) -> None:

@@ -46,6 +46,10 @@ BAD_COMMANDS = [
     ("verify RUN more", "more is one argument too many; see minitrans verify --help"),
     ("translate RUN --beam", "argument --beam: expected one argument; see minitrans translate --help"),
     ("translate RUN a --compiled no", "argument --compiled: invalid choice: 'no' (choose from "),
+    ("verify ''", "argument RUN: it is empty; leave it out, or give a value; see minitrans verify --help"),
+    *((f"verify --{flag} ''", f"argument --{flag}: it is empty; ") for flag in ("model", "data", "sabotage", "report")),
+    ("translate RUN a --input ''", "argument --input: it is empty; "),
+    ("serve RUN '' --port 0", "argument RUN: it is empty; "),
     ("translate RUN a --beam 0", "argument --beam: it must be a whole number from 1 to 200 (more take time and "),
     ("translate RUN a --beam 201", "argument --beam: it must be a whole number from 1 to 200 (more take time and "),
     ("translate RUN a --sample 0", "argument --sample: it must be a whole number from 1 to 2147483647, not 0"),
@@ -364,6 +368,7 @@ RUN_DIR_REFUSALS: list[tuple[Setup, str, str]] = [
         for flag in ("--resume", "--overwrite")
     ),
     ({}, f"{TRAIN_FROM} gone", "gone is not a folder; give the run folder that `minitrans train` wrote"),
+    ({}, f"{RETRAIN} run --overwrite --training.init_from ./run", "training.init_from is the run folder itself; give"),
     ({}, f"{TRAIN_FROM} run --model.d_ff 64", "model.d_ff is 64, and 48 in the run of training.init_from; give it the"),
     ({}, f"{TRAIN_FROM} run --model.n_layers 2", "model.n_layers is 2, and 1 in the run of training.init_from"),
     ({}, f"{TRAIN_FROM} run --model.n_heads 1", "model.n_heads is 1, and 2 in the run of training.init_from"),

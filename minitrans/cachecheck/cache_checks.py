@@ -29,6 +29,7 @@ from minitrans.cachecheck.protocol import N_BEAMS, CachedModel, ModelAndTokens, 
 
 ALL_SPLITS_LENGTH = 5  # tokens that are fed in literally every split
 LONG_LENGTH = 24  # tokens of a long sentence, where no window calls for more
+MAX_LENGTH = 1024  # tokens of the longest, however many a model takes: their logits have to fit into memory
 MAX_LENGTH_WITH_PROMPT = 16  # tokens of a prompt and what is generated after it
 MAX_DRAFT = 8  # tokens of the longest draft, where there is no window
 MIN_EFFECT = 1e-7  # what another token has to move logits by at least, of the largest logit
@@ -95,14 +96,15 @@ def all_splits(length: int) -> Iterator[list[int]]:
 
 @claim("lengths", "logits of long sentences, of which a part is a prompt")
 def long_sentence_deviation(case: ModelAndTokens[Any]) -> Deviation:
-    """So do steps, chunks and one prefill far beyond each window and block, and steps up to the longest position."""
+    """So do steps, chunks and one prefill far beyond windows and blocks, and up to the last position, or the 1024th."""
     model = case.model
-    longest = model.max_len or max([LONG_LENGTH, *(3 * span + 2 for span in model.window_sizes)])
+    longest = min(model.max_len or max([LONG_LENGTH, *(3 * span + 2 for span in model.window_sizes)]), MAX_LENGTH)
     ends = {end for span in model.window_sizes for end in (span, 2 * span, 3 * span) if end + 2 <= longest} | {longest}
     deviations = []
     for end in sorted(ends):
         length = min(end + 2, longest)
-        long = case.with_tokens(extend_tokens(case, length))
+        rows = case if length <= 3 * LONG_LENGTH else case.with_rows(slice(1))
+        long = rows.with_tokens(extend_tokens(rows, length))
         prompt = max(0, end - 3)
         chunks = [*[prompt][: prompt > 0], *[1] * (length - prompt)]
         deviations.append(chunk_deviation(long, chunks).named(f"{prompt} tokens, and then one by one to {length}"))

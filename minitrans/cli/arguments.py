@@ -37,6 +37,12 @@ class Parser(argparse.ArgumentParser):
             raise argument_error(self.prog, others, self._option_string_actions)
         return args
 
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Refuse an empty word, as of a variable that is not set; only a text may be one."""
+        if value == "" and action.dest != "texts":
+            raise argparse.ArgumentError(action, "it is empty; leave it out, or give a value")
+        super()._check_value(action, value)
+
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print."""
         raise UserError(f"{message}; see {self.prog} --help")

@@ -170,6 +170,14 @@ class LossAndRateLogger(Callback):
                 log.save()
 
 
+class TrainingConsole(Console):
+    """Standard error; if nobody reads it any more, the training goes on."""
+
+    def on_broken_pipe(self) -> None:
+        """Write no more."""
+        self.quiet = True
+
+
 class TrainingProgress(ProgressBar):
     """A line at first, and a paragraph at each validation; between them a bar on a terminal, lines elsewhere.
 
@@ -179,7 +187,7 @@ class TrainingProgress(ProgressBar):
     def __init__(self, translations: ValidationScorer, first_line: str) -> None:
         super().__init__()
         self.translations, self.first_line = translations, first_line
-        self.console = Console(stderr=True, highlight=False)
+        self.console = TrainingConsole(stderr=True, highlight=False)
         self.bar = Progress(
             TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
             BarColumn(),

@@ -49,6 +49,8 @@ def claim_run(config: RunConfig, held: contextlib.ExitStack) -> bool:
             f"{run_dir} is not marked as a run folder by a file {MARK_FILE}, so it is not overwritten; remove it "
             "yourself, or give another --run-dir"
         )
+    elif config.training.init_from and run_dir.resolve() == Path(config.training.init_from).resolve():
+        raise UserError("training.init_from is the run folder itself; give another --run-dir")
     for path in run_dir.rglob("*"):
         if path.is_symlink():
             raise UserError(f"{path} is a link, and nothing is written where links lead; remove it")

@@ -179,7 +179,7 @@ class Translator:
         use_cache: bool = True,
         first_line: int = 1,
     ) -> list[list[Translation]]:
-        """All that beam search finds for each line, the best first: up to `beam` translations.
+        """All that beam search finds for each line, up to `beam` translations: that of `translate`, then by score.
 
         The arguments are those of `translate`. A blank line has one translation, the empty one, with a score of 0. Of
         translations with the same text, only the best is returned.
@@ -192,7 +192,8 @@ class Translator:
                 chosen = [ranked[min(rank, len(ranked) - 1)] for ranked in each]
                 (text,) = self._decode_lines([source], [[hypothesis.ids for hypothesis in chosen]])
                 ranks.setdefault(text, self._rate_translation(text, chosen, line, source, length_penalty))
-        return [[*ranks.values()] for ranks in best]
+        found = [[*ranks.values()] for ranks in best]
+        return [[*ranks[:1], *sorted(ranks[1:], key=lambda t: t.score, reverse=True)] for ranks in found]
 
     def sample(
         self,
@@ -222,7 +223,11 @@ class Translator:
         if known is None:
             return ()
         line = with_keyboard_marks(line) if self._reader.plain else line
-        names = [] if line.isupper() else [word for word in line.split() if re.search(r"[A-Z@]|\w\.\w", word)]
+        names = (
+            []
+            if line.isupper()
+            else [word for word in line.split() if any(map(str.isupper, word)) or re.search(r"@|\w\.\w", word)]
+        )
         named = {word for name in names if self._reader.uses_placeholders for word in split_lowercase_words(name)}
         words = (word for word in split_lowercase_words(line) if word not in known)
         unknown = dict.fromkeys(word for word in words if not self._reader.full_spellings(word))

@@ -236,8 +236,13 @@ def test_rows_whose_scores_change_places_are_noticed() -> None:
     assert cache_checks.sentence_score_deviation(case) > MIN_FAULT
 
 
-@pytest.mark.parametrize(("window_sizes", "longest"), [((), LONG_LENGTH), ((9,), 29)])
-def test_without_a_last_position_long_sentences_go_beyond_windows(window_sizes: tuple[int, ...], longest: int) -> None:
+@pytest.mark.parametrize(
+    ("window_sizes", "max_len", "longest"),
+    [((), None, LONG_LENGTH), ((9,), None, 29), ((9,), 500, 500), ((), 2**17, 1024), ((4096,), None, 1024)],
+)
+def test_long_sentences_go_beyond_windows_or_to_the_last_position_as_far_as_memory_goes(
+    window_sizes: tuple[int, ...], max_len: int | None, longest: int
+) -> None:
     weights = torch.randn(V, V, dtype=torch.float64)
 
     def measured(wrong_from: int) -> Result:
@@ -245,7 +250,9 @@ def test_without_a_last_position_long_sentences_go_beyond_windows(window_sizes: 
             n = (n or 0) + tokens.size(1)
             return weights[tokens] + (n >= wrong_from), n
 
-        pair = Functions(lambda tokens: weights[tokens], step, V, dtype=torch.float64, window_sizes=window_sizes)
+        pair = Functions(
+            lambda tokens: weights[tokens], step, V, dtype=torch.float64, max_len=max_len, window_sizes=window_sizes
+        )
         return CHECKS_BY_ID["lengths"].run({torch.float64: random_case(pair)})
 
     assert measured(longest).failed
@@ -421,7 +428,7 @@ def test_tokens_that_are_never_put_out_neither_fail_a_right_model_nor_hide_a_fau
     lowest: float, dtype: torch.dtype
 ) -> None:
     class Masked(Toy):
-        to = CachedModel.to  # in this dtype alone
+        to = CachedModel.to  # type: ignore[assignment]  # in this dtype alone
 
         def _run(self, *given: Any) -> list[Tensor]:
             logits, *weights = super()._run(*given)

@@ -1,5 +1,6 @@
 """A run from its flags to its folder, and whose folder it is (what is refused: tests/test_refusals.py)."""
 
+import io
 import json
 import logging
 import re
@@ -24,7 +25,7 @@ from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
 from minitrans.files import lock_file
 from minitrans.text.reading import split_lowercase_words
-from minitrans.training.callbacks import ValidationScorer
+from minitrans.training.callbacks import TrainingConsole, ValidationScorer
 from minitrans.training.module import TranslationModule
 from minitrans.training.run_folder import begin_run
 from minitrans.translate.bundle import load_bundle
@@ -36,6 +37,14 @@ IN_USE_MESSAGE = "is in use by another process; wait for its end"
 
 
 # -- The folder -----------------------------------------------------------------------------------------------------
+
+
+def test_a_training_goes_on_when_nobody_reads_its_log() -> None:
+    file = io.StringIO()
+    file.write = mock.Mock(side_effect=BrokenPipeError)  # type: ignore[method-assign]
+    console = TrainingConsole(file=file)
+    console.print("a line")
+    assert console.quiet
 
 
 def test_a_run_folder_holds_what_the_contract_says(tiny_run: Path) -> None:

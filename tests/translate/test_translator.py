@@ -112,6 +112,7 @@ def test_a_number_that_is_not_copied_is_in_doubt(translator: Translator, monkeyp
     assert [(t.unknown_words, t.unsure) for (t,) in translator.n_best(lines, 2)] == want
     monkeypatch.setattr(translator, "_reader", Reader(True, "", ["o'clock"]))  # and names that are copied are no words
     assert translator.unknown_words("Room XYZZY", "XYZZY室") == translator.unknown_words("room oclock") == ()
+    assert translator.unknown_words("Room Éxyzzy", "Éxyzzy室") == ()
     assert translator.unknown_words("Room: a.b@xyzzy.net", "室：a.b@xyzzy.net") == ()
     for source, target in (("ROOM XYZZY", "XYZZY室"), ("Room xyzzy", "xyzzy室")):
         assert translator.unknown_words(source, target) == ("xyzzy",)
@@ -334,6 +335,12 @@ def test_the_n_best_are_different_texts_at_their_best(translator: Translator, mo
     monkeypatch.setattr(Translator, "_search", lambda *_: hypotheses)
     (best,) = translator.n_best(["a"], 3)
     assert [(t.text, t.score) for t in best] == [("a", -1.0), ("", -2.0)]
+    rows = [[Hypothesis(piece * n, score, score, n) for n, score in ((1, -1.0), (2, -9.0), (9, -9.0))]] * 2
+    monkeypatch.setattr(
+        Translator, "_search", lambda *_: [rows]
+    )  # of two sentences, the longer third has a better mean
+    (best,) = translator.n_best(["I see. I see."], 3)
+    assert [t.score for t in best] == [-1.0, -1.0, -4.5]
 
 
 def test_a_line_of_a_megabyte_is_cut_in_no_time(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
