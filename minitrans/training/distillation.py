@@ -28,6 +28,7 @@ from torch import distributed
 
 from minitrans.data.batching import IdRows, collate_rows, plan_batches
 from minitrans.data.corpus import load_corpus
+from minitrans.errors import UserError
 from minitrans.files import write_file
 from minitrans.model.decoding import token_log_probs
 from minitrans.text.lines import read_lines
@@ -172,15 +173,20 @@ def derive_run_config(
 
 
 def write_train_and_valid_pairs(config: RunConfig, folder: Path) -> None:
-    """Write the training and validation pairs as files of lines, unless they are there."""
-    if (folder / f"valid.{config.data.target}").is_file():
-        return
+    """Write the training and validation pairs as files of lines.
+
+    Raises:
+        UserError: A fault in the corpus, or other pairs are there.
+    """
     splits = load_corpus(config.data)
     folder.mkdir(parents=True, exist_ok=True)
     for split in ("train", "valid"):
         for column, language in (("source", config.data.source), ("target", config.data.target)):
+            file = folder / f"{split}.{language}"
             lines = "".join(f"{clean(line)}\n" for line in splits[split][column][:])
-            write_file(folder / f"{split}.{language}", lines)
+            if file.is_file() and file.read_bytes() != lines.encode():
+                raise UserError(f"{file} is of another corpus; remove {folder.parent}, or give another --run-dir")
+            write_file(file, lines)
 
 
 def train_unless_done(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:

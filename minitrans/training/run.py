@@ -252,9 +252,10 @@ def _fit(
     except SystemExit as error:
         _end_child_processes(trainer)
         if trainer.is_global_zero:
-            raise KeyboardInterrupt(
-                f"stopped at step {trainer.global_step}; the same command with --resume continues"
-            ) from error
+            written = checkpoints.step_checkpoints_newest_first(config.run_dir / CHECKPOINTS)
+            after = "; the same command with --resume continues"
+            before = ", before the first checkpoint; train again with --overwrite"
+            raise KeyboardInterrupt(f"stopped at step {trainer.global_step}{after if written else before}") from error
     except Exception as error:
         if trainer.local_rank > 0:
             # The first reports the error and ends this process, unless only this one failed.

@@ -147,6 +147,14 @@ def test_a_run_that_ends_at_an_unlucky_moment_is_resumed_as_if_it_had_not(
     assert saved_steps(whole) == saved_steps(broken)
 
 
+def test_a_run_without_a_checkpoint_is_not_said_to_resume(
+    corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    fail(monkeypatch, "module.TranslationModule.training_step", KeyboardInterrupt())
+    assert train(corpus, tmp_path / "run") == 130
+    assert last_error(capsys).endswith("stopped at step 0, before the first checkpoint; train again with --overwrite")
+
+
 def test_a_signal_saves_and_the_run_goes_on(corpus: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     assert train(corpus, whole, max_steps=80) == 0

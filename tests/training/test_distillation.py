@@ -219,6 +219,9 @@ def test_a_run_of_other_settings_is_refused(sixty_pair_corpus: Path, distilled_c
         said = f"minitrans: error: {other} was trained with other settings; remove it, or "
         assert last_error(capsys).startswith(said)
         shutil.rmtree(distilled_copy, ignore_errors=True)  # refused before its teachers, whose seeds are their own
+    write_files(teacher.parent / "corpus", {"valid.en": b"as of another corpus\n"})
+    assert distill(sixty_pair_corpus, distilled_copy, "--seed", "7") == 2
+    assert last_error(capsys).endswith(f"corpus; remove {teacher.parent}, or give another --run-dir")
 
 
 def test_a_folder_that_the_model_cannot_have_is_refused_before_the_teachers(
