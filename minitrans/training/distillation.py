@@ -184,9 +184,10 @@ def write_train_and_valid_pairs(config: RunConfig, folder: Path) -> None:
         for column, language in (("source", config.data.source), ("target", config.data.target)):
             file = folder / f"{split}.{language}"
             lines = "".join(f"{clean(line)}\n" for line in splits[split][column][:])
-            if file.is_file() and file.read_bytes() != lines.encode():
+            if not file.is_file():
+                write_file(file, lines)
+            elif file.read_bytes() != lines.encode():
                 raise UserError(f"{file} is of another corpus; remove {folder.parent}, or give another --run-dir")
-            write_file(file, lines)
 
 
 def train_unless_done(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:

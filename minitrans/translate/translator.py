@@ -223,11 +223,7 @@ class Translator:
         if known is None:
             return ()
         line = with_keyboard_marks(line) if self._reader.plain else line
-        names = (
-            []
-            if line.isupper()
-            else [word for word in line.split() if any(map(str.isupper, word)) or re.search(r"@|\w\.\w", word)]
-        )
+        names = [] if line.isupper() else [w for w in line.split() if w != w.lower() or re.search(r"@|\w\.\w", w)]
         named = {word for name in names if self._reader.uses_placeholders for word in split_lowercase_words(name)}
         words = (word for word in split_lowercase_words(line) if word not in known)
         unknown = dict.fromkeys(word for word in words if not self._reader.full_spellings(word))
