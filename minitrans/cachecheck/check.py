@@ -36,6 +36,11 @@ def dtype_tolerance(dtype: torch.dtype) -> float:
     return FLOAT64_TOLERANCE if dtype == torch.float64 else TOLERANCES_IN_EPS[dtype] * torch.finfo(dtype).eps
 
 
+def error_line(error: Exception) -> str:
+    """An error's own words, at most 200 characters of them."""
+    return " ".join(str(error).split())[:200]
+
+
 class NotOfferedError(Exception):
     """A model cannot do what a check asks; the message says in words what, or is its own error."""
 
@@ -168,7 +173,7 @@ class Check:
             if may_lack and isinstance(error, NotOfferedError):
                 raise
             logger.info("%s raised", self.id, exc_info=True)
-            return math.inf
+            return no_number(f"{type(error).__name__}: {error_line(error)}")
 
 
 def new_check_group(title: str) -> tuple[Callable[..., Callable[[MeasureT], MeasureT]], list[Check]]:
@@ -237,24 +242,26 @@ class Deviation(float):
         position_errors: (B, n), the largest deviation of each row at each position; None where there are no such.
         offset: Which position the first is.
         context: What was done when they were found, as "fed in chunks of 3 + 2"; empty if that is plain.
+        reason: Why there is no number; empty if there is one.
         rounding_dtype: The dtype whose rounding it is measured by, where that is lower than the model's.
     """
 
     position_errors: Tensor | None = None
     offset: int = 0
     context: str = ""
+    reason: str = ""
     rounding_dtype: torch.dtype | None = None
 
     def named(self, what: str = "", offset: int = 0) -> "Deviation":
         """The same with what was done, and the position at which it begins."""
         copy = Deviation(self)
         copy.position_errors, copy.offset = self.position_errors, self.offset + offset
-        copy.context = what or self.context
+        copy.context, copy.reason = what or self.context, self.reason
         return copy
 
     def locate(self, tolerance: float) -> str:
         """Where it first exceeds a tolerance, in words; empty if that is not known."""
-        words = [self.context] if self.context else []
+        words = [word for word in (self.reason, self.context) if word]
         if self.position_errors is not None:
             wrong = ~(self.position_errors <= tolerance)
             if wrong.any():
@@ -263,6 +270,13 @@ class Deviation(float):
                 size = to_str(float(self.position_errors[row, position]))
                 words.insert(0, f"position {position + self.offset} of row {row} is the first that differs, by {size}")
         return ", ".join(words)
+
+
+def no_number(reason: str) -> Deviation:
+    """An infinite deviation, of what could not be measured."""
+    infinite = Deviation(math.inf)
+    infinite.reason = reason
+    return infinite
 
 
 def deviation(a: Tensor, b: Tensor) -> Deviation:
@@ -278,7 +292,7 @@ def deviation(a: Tensor, b: Tensor) -> Deviation:
         b: Same shape, the same dtype or a higher one.
     """
     if a.shape != b.shape or a.numel() == 0:
-        return Deviation(math.inf)
+        return no_number(f"numbers of shape {tuple(a.shape)}, to compare with {tuple(b.shape)}")
     errors = (a.double() - b.double()).abs()
     if a.dtype != torch.float64:
         errors = errors / max(1.0, float(b.abs().max()))

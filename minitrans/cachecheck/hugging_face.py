@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from minitrans.cachecheck.check import NotOfferedError
-from minitrans.cachecheck.protocol import N_BEAMS, CachedModel, LoadError, call_model, error_line
+from minitrans.cachecheck.check import NotOfferedError, error_line
+from minitrans.cachecheck.protocol import N_BEAMS, CachedModel, LoadError, call_model
 from minitrans.cachecheck.runner import random_case
 
 try:

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from minitrans.cachecheck.check import NotOfferedError
+from minitrans.cachecheck.check import NotOfferedError, dtype_name, error_line
 
 CacheT = TypeVar("CacheT")
 N_BEAMS = 3
@@ -104,7 +104,7 @@ class CachedModel(Generic[CacheT]):
 
     def to(self, dtype: torch.dtype) -> "CachedModel[CacheT]":
         """The same around a copy of the model in another dtype."""
-        raise NotOfferedError("there is no way to convert it to another dtype")
+        raise NotOfferedError(f"there is no way to convert it from {dtype_name(self.dtype)} to {dtype_name(dtype)}")
 
 
 class Functions(CachedModel[list[Any]]):
@@ -262,8 +262,3 @@ def call_model(function: Callable[..., Any], *arguments: Any) -> Any:
         raise
     except Exception as error:
         raise NotOfferedError(f"{type(error).__name__}: {error_line(error)}") from error
-
-
-def error_line(error: Exception) -> str:
-    """An error's own words, at most 200 characters of them."""
-    return " ".join(str(error).split())[:200]

@@ -44,7 +44,7 @@ def cases_by_dtype(model: CachedModel[Any]) -> dict[torch.dtype, ModelAndTokens[
         NotOfferedError: It computes in none of them.
     """
     cases: dict[torch.dtype, ModelAndTokens[Any]] = {}
-    errors = []
+    errors = {}
     for dtype in (torch.float64, *LOWER_DTYPES):
         try:
             moved = model if model.dtype == dtype else model.to(dtype)
@@ -52,9 +52,9 @@ def cases_by_dtype(model: CachedModel[Any]) -> dict[torch.dtype, ModelAndTokens[
             case.full_pass()
             cases[dtype] = case
         except (NotOfferedError, RuntimeError, ValueError, TypeError) as error:
-            errors.append(str(error))
+            errors[dtype] = str(error)
     if not cases:
-        raise NotOfferedError(errors[0])
+        raise NotOfferedError(errors.get(model.dtype, errors[torch.float64]))
     return cases
 
 

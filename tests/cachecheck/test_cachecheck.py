@@ -401,8 +401,11 @@ def test_without_float64_it_is_measured_in_what_it_has(monkeypatch: pytest.Monke
     assert all(result.measured is None for result in report.checks)
     assert next(result for result in report.checks if result.id == "chunks").passed
     monkeypatch.setattr(Float32Only, "full_pass", CachedModel.full_pass)
-    with pytest.raises(AssertionError, match=r"\Ano full pass: Expected Float32, got another\Z"):
-        check_cache(Float32Only(dtype=torch.float32).to(torch.bfloat16))
+    for dtype, words in ((torch.float16, "Expected Float32, got another"), (torch.float32, "NotImplementedError: ")):
+        with pytest.raises(AssertionError, match=rf"\Ano full pass: {words}\Z"):
+            check_cache(Float32Only(dtype=dtype))
+    with pytest.raises(AssertionError, match="no full pass: there is no way to convert it from float16 to float64"):
+        check_cache(Functions(Mock(), Mock(), V, dtype=torch.float16))
 
 
 def test_logits_are_measured_by_the_largest_of_sentences_that_begin_with_the_first_id() -> None:

@@ -98,6 +98,8 @@ def test_nan_infinity_other_shapes_and_nothing_are_not_agreement() -> None:
     assert deviation(ones, torch.ones(3, 2)) == INF
     assert deviation(ones, torch.ones(1, 3)) == INF
     assert deviation(ones[:0], ones[:0]) == INF
+    worded = worst([deviation(ones, torch.ones(1, 3)).named("fed in chunks of 2").named("fed one by one")])
+    assert worded.locate(0.0) == "numbers of shape (2, 3), to compare with (1, 3), fed one by one"
 
 
 def test_the_worst_of_nothing_is_infinite_nan_is_the_worst_of_all_and_what_is_known_is_kept() -> None:
@@ -135,11 +137,12 @@ def test_a_check_that_fails_in_any_dtype_has_failed(wrong: torch.dtype) -> None:
     }
 
 
-def test_a_check_that_raises_has_failed_and_says_why_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_check_that_raises_has_failed_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "minitrans"):
         result = run_measure(lambda dtype: 1 / 0, 0.5, torch.float32)
     assert not result.passed
     assert result.measured == result.lower["float32"].measured == INF
+    assert result.detail == "ZeroDivisionError: division by zero"
     assert "x raised" in caplog.text
     assert "ZeroDivisionError: division by zero" in caplog.text
 
