@@ -5,17 +5,24 @@ In a test module: `pytest_plugins = "minitrans.cachecheck.pytest_plugin"`, a fix
 """
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import pytest
+import torch
 
 from minitrans.cachecheck.cache_checks import CHECKS
 from minitrans.cachecheck.check import NotOfferedError
-from minitrans.cachecheck.protocol import CachedModel
+from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 from minitrans.cachecheck.runner import cases_by_dtype, failure_line, run_checks
 
-cases_of_last_model = lru_cache(1)(cases_by_dtype)  # each dtype is a copy of the model
+_last: list[Any] = [None, None]  # the last model and its cases, of which each dtype is a copy
+
+
+def cases_of_last_model(model: CachedModel[Any]) -> dict[torch.dtype, ModelAndTokens[Any]]:
+    """Those of a model, made once while it is asked for again and again."""
+    if _last[0] is not model:
+        _last[:] = model, cases_by_dtype(model)
+    return _last[1]
 
 
 @pytest.fixture(params=CHECKS, ids=lambda check: check.id)

@@ -110,7 +110,10 @@ def test_with_pytest_each_check_is_a_test(tmp_path: Path) -> None:
     imports = "from typing import Any\n\nimport torch\nfrom torch import Tensor, nn\n\n"
     (tmp_path / "my_project.py").write_text(imports + inspect.getsource(MyDecoder) + "\nMyDecoder.position_shift = 1\n")
     (tmp_path / "test_cache.py").write_text(PLUGIN_SNIPPET)
-    (tmp_path / "test_no_steps.py").write_text(PLUGIN_SNIPPET.replace("model.step", "None"))
+    unhashable = "    Functions.__hash__ = None  # as of a dataclass\n    return"
+    (tmp_path / "test_no_steps.py").write_text(
+        PLUGIN_SNIPPET.replace("model.step", "None").replace("    return", unhashable)
+    )
     (tmp_path / "test_no_pass.py").write_text(PLUGIN_SNIPPET.replace("model.forward", "None"))
     tests = ["test_cache.py", "test_no_steps.py::test_cache[steps]", "test_no_pass.py::test_cache[reach]"]
     command = [sys.executable, "-m", "pytest", "-rfs", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
