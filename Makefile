@@ -1,6 +1,8 @@
 # `make demo` and `make test` set up all they need on a machine with make and Python 3.11+.
 PYTHON ?= python3
 BIN := .venv/bin
+# This folder's code, even if .venv is another clone's, as after cp -r.
+export PYTHONPATH := $(CURDIR)
 RUN := runs/en-zh
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 

@@ -84,6 +84,14 @@ def test_a_shell_runs_what_it_says_is_done_with_a_run(demo_clone_folder: Path) -
     assert (demo_clone_folder / "engine/model.bin").exists()
 
 
+@venv_only
+def test_make_runs_the_code_of_its_folder_though_the_venv_is_of_another_clone(demo_clone_folder: Path) -> None:
+    (demo_clone_folder / "minitrans.py").write_text("raise SystemExit('this folder')")
+    command = ["make", "-f", str(ROOT / "Makefile"), "-o", "runs/en-zh/model.json", "demo"]
+    done = subprocess.run(command, cwd=demo_clone_folder, capture_output=True, text=True)
+    assert done.stderr.startswith("this folder\n")
+
+
 def test_the_demo_ends_with_what_a_shell_runs() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     lines = re.findall(r"@echo '    (.*)'", makefile.replace("$(BIN)", ".venv/bin").replace("$(RUN)", "runs/en-zh"))
