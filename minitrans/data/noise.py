@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from minitrans.data.batching import IdRows, IntArray
-from minitrans.text.reading import neighbouring_keys
+from minitrans.text.reading import QUESTION_MARKS, STOPS, neighbouring_keys, strip_end_marks
 from minitrans.text.tokenizer import Tokenizer
 
 Pair = tuple[str, str]
 
-END_MARKS = ".?!。？！"
+END_MARKS = f"{STOPS}{QUESTION_MARKS}!！"
 EMOJI = [*"😀😂😊😍😭😅😉😎👍🙏🎉🔥🥰😢😡🤔👋💪✨🌹", "❤️", "☀️"]
 QUOTES_BY_LANGUAGE = {"zh": "“”", "ja": "「」", "de": "„“", "fr": "«»", "ru": "«»", "pl": "„”"}  # else plain
 
@@ -22,18 +22,18 @@ QUOTES_BY_LANGUAGE = {"zh": "“”", "ja": "「」", "de": "„“", "fr": "«�
 def repeat_end_mark(source: str, target: str, rng: random.Random, _: str) -> Pair:
     """Repeat the end mark in the source; a full stop becomes dots in both."""
     if source[-1] == ".":
-        return source + "..", target.rstrip(".。") + ("……" if target[-1] == "。" else "...")
+        return source + "..", target.rstrip(STOPS) + ("……" if target[-1] == "。" else "...")
     return source + source[-1] * rng.randint(1, 2) * (source[-1] in END_MARKS), target
 
 
 def replace_end_mark(source: str, target: str, rng: random.Random, language: str) -> Pair:
     """Replace a question mark by a stop in the source; replace a stop, or no end mark, by exclamation marks in both."""
-    if source[-1] == "?":
+    if source[-1] in QUESTION_MARKS:
         return f"{source[:-1]}.", target
-    if source[-1] in END_MARKS and target[-1] in END_MARKS and (source[-1] != "." or target[-1] not in ".。"):
+    if source[-1] in END_MARKS and target[-1] in END_MARKS and not {source[-1], target[-1]} <= {*STOPS}:
         return source, target
     mark = "！" if language in ("zh", "ja") else "!"
-    return source.rstrip(".") + "!" * rng.randint(1, 2), target.rstrip(".。") + mark
+    return source.rstrip(STOPS) + "!" * rng.randint(1, 2), target.rstrip(STOPS) + mark
 
 
 def add_emoji(source: str, target: str, rng: random.Random, _: str) -> Pair:
@@ -69,7 +69,7 @@ NOISES: dict[str, Callable[[str, str, random.Random, str], Pair]] = {
     "capitals": lambda s, t, rng, _: (change_word(s, 2, rng, lambda word, _: word.upper()), t),
     "title": lambda s, t, *_: (re.sub(r"(?<![\w'])[^\W\d_]", lambda letter: letter[0].upper(), s), t),
     "lower": lambda s, t, *_: (s.lower(), t),
-    "no_end": lambda s, t, *_: (s.rstrip(END_MARKS), t.rstrip(END_MARKS)),
+    "no_end": lambda s, t, *_: (strip_end_marks(s, END_MARKS), strip_end_marks(t, END_MARKS)),
     "more_ends": repeat_end_mark,
     "other_end": replace_end_mark,
     "blank_before_end": lambda s, t, *_: (re.sub(rf"([{END_MARKS}]+)$", r" \1", s), t),

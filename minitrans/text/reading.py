@@ -70,6 +70,7 @@ _NOT_AFTER_ABBREVIATION = "".join(
     rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "prof", "st", "no", "nr", "ca", "vs", "etc")
 )
 _SENTENCE_BREAK = re.compile(rf"(?<=[^\s.?!][^\s.?!][.?!])(?<!^\d\d\.){_NOT_AFTER_ABBREVIATION} (?=\w)", re.IGNORECASE)
+STOPS, QUESTION_MARKS = ".。।۔։።။", "?？؟;"  # also Hindi's and Urdu's stops; Greek's question mark
 _UNSPACED_END_MARKS = "。？！…，；：”’」』）"  # after these no blank is written
 _SURPLUS_MARKS = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))")
 _MISSING_SPACE = re.compile(r"(?<=[,;])(?=[^\W\d_])")
@@ -229,9 +230,9 @@ class Reader:
         is_plain = self.plain and len(text) <= LONG_LINE_LENGTH
         if is_plain:
             before, text, after = _split_surroundings(text)
-        text, ends_to_strip = self.normalize_punctuation(text), ".。" if after.strip()[:1] in (*".…",) else ""
+        text, ends_to_strip = self.normalize_punctuation(text), STOPS if after.strip()[:1] in (*".…",) else ""
         if is_plain and (self._ranks or {}).get("what", _ENGLISH_WORDS) < _ENGLISH_WORDS and _QUESTION.fullmatch(text):
-            text, ends_to_strip = f"{text}?", "?？؟"
+            text, ends_to_strip = f"{text}?", QUESTION_MARKS
         places = _PlaceholderMap(text)
 
         def put_placeholders(unit: re.Match[str]) -> str:
@@ -247,7 +248,7 @@ class Reader:
     def postprocess(self, text: str, kept: KeptParts) -> str:
         """Put back what `preprocess` kept."""
         text = _PLACEHOLDER.sub(lambda place: kept.placeholder_values.get(place[0], ""), text)
-        return kept.before + text.rstrip(kept.ends_to_strip).rstrip() + kept.after
+        return kept.before + strip_end_marks(text, kept.ends_to_strip) + kept.after
 
     def preprocess_pairs(self, sources: Iterable[str], targets: Iterable[str]) -> tuple[list[str], list[str]]:
         """Pairs to train on: sources as a translation reads them; what stands on both sides is set aside in both."""
@@ -413,6 +414,12 @@ def _split_surroundings(line: str) -> tuple[str, str, str]:
 def find_signs(texts: Iterable[str]) -> str:
     """The characters of some texts that are no letters, digits, blanks or placeholders."""
     return "".join(sorted(sign for sign in {*chain.from_iterable(texts)} if re.match(r"[^\w\s\ue000-\uf8ff]", sign)))
+
+
+def strip_end_marks(text: str, marks: str) -> str:
+    """A text without some marks and blanks at its end, and without a Spanish ¿ or ¡ whose other half was there."""
+    stripped = text.rstrip(f"{marks} ")
+    return re.sub("[¿¡](?=[^?!]*$)", "", stripped) if re.search("[?!]", text[len(stripped) :]) else stripped
 
 
 def neighbouring_keys(letter: str) -> str:
