@@ -20,6 +20,8 @@ from minitrans.text.reading import KeptParts, split_lowercase_words, with_keyboa
 from minitrans.translate.backend import CompiledMode, make_stepper
 from minitrans.translate.bundle import Bundle, load_bundle
 
+# What may be another word without its apostrophe: shed, hens; but not hes.
+_PERHAPS_ANOTHER = re.compile(r"he'll|(?:she|we|i)'(?:ll|d)|(?!(?:s?he|that|wh\w+|how|t?here|let)'s).*'s")
 MIN_ROWS_PER_THREAD_BATCH = 8  # of a batch, about, when batches are made smaller so that there are more of them
 
 logger = logging.getLogger("minitrans")
@@ -216,8 +218,8 @@ class Translator:
         """The words of a line that training never showed, each once: see `reading.split_lowercase_words`.
 
         Words that the translation has too are left out if they have a digit, are names, written with a capital, or are
-        in addresses: they are to be copied. Those that are read as known ones, such as `dont` and `u`, are left out
-        too. There are none for a run whose training showed too many words to list.
+        in addresses: they are to be copied. Those that are read as known ones, such as `dont` and `u` but not `shed`,
+        are left out too. There are none for a run whose training showed too many words to list.
         """
         known = self.bundle.source_words
         if known is None:
@@ -226,7 +228,8 @@ class Translator:
         names = [] if line.isupper() else [w for w in line.split() if w != w.lower() or re.search(r"@|\w\.\w", w)]
         named = {word for name in names if self._reader.uses_placeholders for word in split_lowercase_words(name)}
         words = (word for word in split_lowercase_words(line) if word not in known)
-        unknown = dict.fromkeys(word for word in words if not self._reader.full_spellings(word))
+        full = self._reader.full_spellings
+        unknown = dict.fromkeys(word for word in words if all(map(_PERHAPS_ANOTHER.fullmatch, full(word))))
         copied = translation.lower()
         return tuple(w for w in unknown if not (w in copied and (re.search(r"\d", w) or w in named)))
 
