@@ -253,7 +253,7 @@ class Reader:
     def preprocess_pairs(self, sources: Iterable[str], targets: Iterable[str]) -> tuple[list[str], list[str]]:
         """Pairs to train on: sources as a translation reads them; what stands on both sides is set aside in both."""
         read = [
-            self.insert_placeholders(self.normalize_punctuation(clean(s)), clean(t))
+            self.insert_placeholders(self.normalize_punctuation(clean(s)), self._with_ascii_digits(clean(t)))
             for s, t in zip(sources, targets, strict=True)
         ]
         return [source for source, _ in read], [target for _, target in read]
@@ -291,7 +291,12 @@ class Reader:
 
     def normalize_punctuation(self, text: str) -> str:
         """A clean source with a keyboard's marks, without repeated !? or blanks before marks, but with one after ,;."""
+        text = self._with_ascii_digits(text)
         return _MISSING_SPACE.sub(" ", _SURPLUS_MARKS.sub("", with_keyboard_marks(text))) if self.plain else text
+
+    def _with_ascii_digits(self, text: str) -> str:
+        """A text in which a number has the digits 0 to 9 in any script, so that it can be the same on both sides."""
+        return re.sub(r"[^\D0-9]", lambda digit: str(int(digit[0])), text) if self.uses_placeholders else text
 
     def lower_if_plain(self, source: str) -> str:
         """A source in lower case, because people often type no capitals, and capitals say little."""

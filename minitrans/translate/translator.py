@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from minitrans.model.decoding import CachedStepper, Hypothesis, Stepper, UncachedStepper, beam_search, greedy_decode
 from minitrans.model.sampling import sample
 from minitrans.model.transformer import Transformer
-from minitrans.text.reading import KeptParts, split_lowercase_words, with_keyboard_marks
+from minitrans.text.reading import KeptParts, clean, split_lowercase_words
 from minitrans.translate.backend import CompiledMode, make_stepper
 from minitrans.translate.bundle import Bundle, load_bundle
 
@@ -224,7 +224,7 @@ class Translator:
         known = self.bundle.source_words
         if known is None:
             return ()
-        line = with_keyboard_marks(line) if self._reader.plain else line
+        line = self._reader.normalize_punctuation(clean(line))
         names = [] if line.isupper() else [w for w in line.split() if w != w.lower() or re.search(r"@|\w\.\w", w)]
         named = {word for name in names if self._reader.uses_placeholders for word in split_lowercase_words(name)}
         words = (word for word in split_lowercase_words(line) if word not in known)

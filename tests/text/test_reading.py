@@ -67,6 +67,7 @@ PAIR_CASES = [  # a pair, and what is left of it
     ("他叫Tom吗", "Is he Tom", "他叫[N1]吗", "Is he [N1]"), ("有3只", "3 cats", "有[21]只", "[21] cats"),
     ("B316 at 7:30", "7:30在B316", "[C1] at [T1]", "[T1]在[C1]"), ("Tom is", "Tommy, deTom", "tom is", "Tommy, deTom"),
     ("x@y.com ☂ 5", "5☂x@y.com", "[C1] [S1] [21]", "[21][S1][C1]"), ("Tom", "tom", "tom", "tom"),
+    ("عندي ٣ كتب", "3 cats", "عندي [21] كتب", "[21] cats"), ("३ कप", "٣ كتب", "[21] कप", "[21] كتب"),
     ("1 2 3 4 5 6 7 1", "7 6 5 4 3 2 1", "[21] [22] [23] [24] [25] [26] 7 [21]", "7 [26] [25] [24] [23] [22] [21]"),
 ]  # fmt: skip
 
@@ -154,6 +155,7 @@ def test_what_is_copied_is_set_aside_and_typing_errors_mended(line: str, want: s
     text, kept = READER.preprocess(line)
     assert put_labels(text) == [want]
     assert line in TYPO_CASES or READER.postprocess(text, kept).lower() == line.lower()
+    assert READER.preprocess(line.translate({ord("1") + i: 0x661 + i for i in range(9)})) == (text, kept)  # ١ to ٩
     assert put_labels(COPIER.preprocess(line)[0]) == [want if line in LINE_CASES and "[N" not in want else line.lower()]
     assert PLAIN_READER.preprocess(line) == (line.lower(), KeptParts({}))
     assert Reader(True, SIGNS, ["cat"]).preprocess("cat u") == ("cat u", KeptParts({}))  # where `you` is not known
