@@ -69,7 +69,7 @@ _TRAILING_EMOJI_OR_DOTS = re.compile(rf"(?:{_EMOJI} *|[()]-?[:;] +|(?:\.{{2,}}|�
 _NOT_AFTER_ABBREVIATION = "".join(
     rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "prof", "st", "no", "nr", "ca", "vs", "etc")
 )
-_SENTENCE_BREAK = re.compile(rf"(?<=[^\s.?!][^\s.?!][.?!])(?<!^\d\d\.){_NOT_AFTER_ABBREVIATION} (?=\w)", re.IGNORECASE)
+_SENTENCE_BREAK = rf"(?<=[^\s.?!][^\s.?!][.?!]){_NOT_AFTER_ABBREVIATION} (?=\w)"
 STOPS, QUESTION_MARKS = ".。।۔։።။", "?？؟;"  # also Hindi's and Urdu's stops; Greek's question mark
 _UNSPACED_END_MARKS = "。？！…，；：”’」』）"  # after these no blank is written
 _SURPLUS_MARKS = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))")
@@ -195,6 +195,9 @@ class Reader:
     def __init__(self, plain: bool, signs: str | None = None, known: Iterable[str] | None = None) -> None:
         self.plain, self.uses_placeholders = plain, signs is not None
         self._ranks = None if known is None else {word: i for i, word in enumerate(known)}
+        self._english = (self._ranks or {}).get("what", _ENGLISH_WORDS) < _ENGLISH_WORDS
+        not_after_number = r"(?<!^\d\d\.)" if self._english else r"(?<!\b\d\d\.)"  # 15. Mai
+        self._sentence_break = re.compile(not_after_number + _SENTENCE_BREAK, re.IGNORECASE)
         code, sign = r"\w*(?:[^\W\d_]\d|_)\w*", rf"[^\w\s{re.escape(signs or '')}]+"  # such as B316, and ☂
         self._copied_parts = re.compile(
             rf"(?P<code>{_ADDRESS}|{code})|(?P<number>{_NUMBER})|(?P<words>{_WORD}(?: {_WORD})*)|(?P<sign>{sign})"
@@ -203,7 +206,7 @@ class Reader:
     def to_sentences(self, line: str) -> list[str]:
         """The sentences of a line; each is translated by itself."""
         whole = not self.plain or re.search('["“”„«»]', line)
-        return [line] if whole else _SENTENCE_BREAK.split(clean(line))
+        return [line] if whole else self._sentence_break.split(clean(line))
 
     def preprocess_line(self, line: str) -> list[tuple[str, KeptParts]]:
         """What `preprocess` makes of each sentence of a line to translate."""
@@ -231,7 +234,7 @@ class Reader:
         if is_plain:
             before, text, after = _split_surroundings(text)
         text, ends_to_strip = self.normalize_punctuation(text), STOPS if after.strip()[:1] in (*".…",) else ""
-        if is_plain and (self._ranks or {}).get("what", _ENGLISH_WORDS) < _ENGLISH_WORDS and _QUESTION.fullmatch(text):
+        if is_plain and self._english and _QUESTION.fullmatch(text):
             text, ends_to_strip = f"{text}?", QUESTION_MARKS
         places = _PlaceholderMap(text)
 

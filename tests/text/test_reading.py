@@ -148,6 +148,8 @@ def test_a_line_is_split_into_sentences(parts: list[str]) -> None:
     line = " ".join(parts)
     assert PLAIN_READER.to_sentences(line) == parts
     assert Reader(False).to_sentences(line) == [line]
+    for reader, n in ((PLAIN_READER, 2), (Reader(True, known=["what"]), 3)):  # a date, but not in English
+        assert len(reader.to_sentences("Er kam am 15. Mai 2020. Gut.")) == n
 
 
 @pytest.mark.parametrize(("line", "want"), [*LINE_CASES.items(), *TYPO_CASES.items()])
