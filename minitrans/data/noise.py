@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minitrans.data.batching import IdRows, IntArray
-from minitrans.text.reading import QUESTION_MARKS, STOPS, neighbouring_keys, strip_end_marks
+from minitrans.text.reading import QUESTION_MARKS, STOPS, lower, neighbouring_keys, strip_end_marks
 from minitrans.text.tokenizer import Tokenizer
 
 Pair = tuple[str, str]
@@ -68,7 +68,7 @@ def change_word(text: str, least: int, rng: random.Random, change: Callable[[str
 NOISES: dict[str, Callable[[str, str, random.Random, str], Pair]] = {
     "capitals": lambda s, t, rng, _: (change_word(s, 2, rng, lambda word, _: word.upper()), t),
     "title": lambda s, t, *_: (re.sub(r"(?<![\w'])[^\W\d_]", lambda letter: letter[0].upper(), s), t),
-    "lower": lambda s, t, *_: (s.lower(), t),
+    "lower": lambda s, t, *_: (lower(s), t),
     "no_end": lambda s, t, *_: (strip_end_marks(s, END_MARKS), strip_end_marks(t, END_MARKS)),
     "more_ends": repeat_end_mark,
     "other_end": replace_end_mark,

@@ -123,13 +123,18 @@ def _limit_combining_marks(line: str) -> str:
     return "".join(kept)
 
 
+def lower(text: str) -> str:
+    """A text in lower case; of Turkish İ, for which `str.lower` gives an i and a dot above, an i."""
+    return text.replace("İ", "i").lower()
+
+
 def split_lowercase_words(line: str) -> list[str]:
     """Return the words of a line, in lower case and in their order, repeated ones too.
 
     A word is a run of letters, digits and the marks on them, with apostrophes inside, of whatever kind; in Chinese,
     Japanese, Thai, Lao, Khmer and Burmese, each character. Nothing in it controls a terminal.
     """
-    parts = clean(line).lower().translate(_WORD_SPLIT_TABLE).split()
+    parts = lower(clean(line)).translate(_WORD_SPLIT_TABLE).split()
     stripped = (part.strip("'") for part in parts)
     return [word for word in stripped if word.isalnum() or any(map(str.isalnum, word))]
 
@@ -303,11 +308,11 @@ class Reader:
 
     def lower_if_plain(self, source: str) -> str:
         """A source in lower case, because people often type no capitals, and capitals say little."""
-        return source.lower() if self.plain else source
+        return lower(source) if self.plain else source
 
     def _mark_names_fix_typos(self, run: re.Match[str], places: "_PlaceholderMap") -> str:
         """Some words with blanks between them: names are set aside as a whole, typing errors corrected."""
-        if self._ranks is None or self._ranks.keys() >= {*run[0].lower().split(" ")}:
+        if self._ranks is None or self._ranks.keys() >= {*lower(run[0]).split(" ")}:
             return run[0]
         mixed = re.search(r"(?<!\w)[a-z]\w", run.string)  # else a capital says nothing
         begins = run.string[: run.start()].rstrip()[-1:] in ("", *'.!?:"(-')
@@ -316,10 +321,10 @@ class Reader:
             capital = bool(mixed) and word[0].isupper() and not (begins and i == 0)
             capital &= f"{word[0]}'{word[1:]}".lower() not in self._ranks  # Im is no name
             forms = (split_lowercase_words(form) for form in (word, word.removesuffix("'s")))
-            lone_letter = len(word) < 2 and (capital or not self.full_spellings(word.lower()))  # and not u or r
+            lone_letter = len(word) < 2 and (capital or not self.full_spellings(lower(word)))  # and not u or r
             if lone_letter or any(all(each in self._ranks for each in form) for form in forms):
                 read.append((word, None if capital and len(word) > 1 and "'" not in word else False))
-            elif (not capital or len(word) > 5) and (meant := self._correct_typo(word.lower())):
+            elif (not capital or len(word) > 5) and (meant := self._correct_typo(lower(word))):
                 read.append((meant, False))
             else:
                 read.append((word, True))

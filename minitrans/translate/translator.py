@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from minitrans.model.decoding import CachedStepper, Hypothesis, Stepper, UncachedStepper, beam_search, greedy_decode
 from minitrans.model.sampling import sample
 from minitrans.model.transformer import Transformer
-from minitrans.text.reading import KeptParts, clean, split_lowercase_words
+from minitrans.text.reading import KeptParts, clean, lower, split_lowercase_words
 from minitrans.translate.backend import CompiledMode, make_stepper
 from minitrans.translate.bundle import Bundle, load_bundle
 
@@ -230,7 +230,7 @@ class Translator:
         words = (word for word in split_lowercase_words(line) if word not in known)
         full = self._reader.full_spellings
         unknown = dict.fromkeys(word for word in words if all(map(_PERHAPS_ANOTHER.fullmatch, full(word))))
-        copied = translation.lower()
+        copied = lower(translation)
         return tuple(w for w in unknown if not (w in copied and (re.search(r"\d", w) or w in named)))
 
     def to_sentences(self, text: str) -> list[str]:
