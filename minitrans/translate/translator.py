@@ -21,7 +21,7 @@ from minitrans.translate.backend import CompiledMode, make_stepper
 from minitrans.translate.bundle import Bundle, load_bundle
 
 # What may be another word without its apostrophe: shed, hens; but not hes.
-_PERHAPS_ANOTHER = re.compile(r"he'll|(?:she|we|i)'(?:ll|d)|(?!(?:s?he|that|wh\w+|how|t?here|let)'s).*'s")
+_AMBIGUOUS = re.compile(r"he'll|(?:she|we|i)'(?:ll|d)|(?!(?:s?he|that|wh\w+|how|t?here|let)'s).*'s")
 MIN_ROWS_PER_THREAD_BATCH = 8  # of a batch, about, when batches are made smaller so that there are more of them
 
 logger = logging.getLogger("minitrans")
@@ -228,8 +228,7 @@ class Translator:
         names = [] if line.isupper() else [w for w in line.split() if w != w.lower() or re.search(r"@|\w\.\w", w)]
         named = {word for name in names if self._reader.uses_placeholders for word in split_lowercase_words(name)}
         words = (word for word in split_lowercase_words(line) if word not in known)
-        full = self._reader.full_spellings
-        unknown = dict.fromkeys(word for word in words if all(map(_PERHAPS_ANOTHER.fullmatch, full(word))))
+        unknown = dict.fromkeys(w for w in words if all(map(_AMBIGUOUS.fullmatch, self._reader.full_spellings(w))))
         copied = lower(translation)
         return tuple(w for w in unknown if not (w in copied and (re.search(r"\d", w) or w in named)))
 
