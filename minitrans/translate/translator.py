@@ -21,7 +21,7 @@ from minitrans.translate.backend import CompiledMode, make_stepper
 from minitrans.translate.bundle import Bundle, load_bundle
 
 # What may be another word without its apostrophe: shed, hens; but not hes.
-_AMBIGUOUS = re.compile(r"he'll|(?:she|we|i)'(?:ll|d)|(?!(?:s?he|that|wh\w+|how|t?here|let)'s).*'s")
+_AMBIGUOUS = re.compile(r"he'll|(?:she|we)'(?:ll|d)|(?!(?:s?he|that|wh\w+|how|t?here|let)'s).*'s")
 MIN_ROWS_PER_THREAD_BATCH = 8  # of a batch, about, when batches are made smaller so that there are more of them
 
 logger = logging.getLogger("minitrans")
