@@ -18,6 +18,7 @@ import os
 import re
 import reprlib
 import sys
+import tempfile
 import zlib
 from collections.abc import Container, Iterator
 from itertools import zip_longest
@@ -29,6 +30,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import Dataset, IterableDataset
+from datasets.iterable_dataset import ExamplesIterable
 from upath import UPath
 
 from minitrans.data.settings import DataConfig
@@ -119,7 +121,8 @@ def _open_folder(folder: UPath, config: DataConfig) -> dict[str, OpenSplit]:
             rows = _open_parquet([path for [path] in parts])
             rows = rows if streamed else rows.with_format("arrow")  # faster
         else:
-            rows = IterableDataset.from_generator(_text_rows, gen_kwargs={"parts": parts, "config": config})
+            # `from_generator` would take a lock where Hugging Face keeps data sets.
+            rows = IterableDataset(ExamplesIterable(_text_rows, {"parts": parts, "config": config}))
         where = str(parts[0][0]) if len(parts) == 1 else f"{parts[0][0]} to {parts[-1][0].name}"
         splits[split] = OpenSplit(where, rows, content)
     return splits
@@ -133,7 +136,8 @@ def _open_parquet(paths: list[UPath]) -> IterableDataset:
         except Exception as error:  # a damaged file may cause any error
             raise _unreadable_error(str(path), error) from error
     names = [glob.escape(str(path)) for path in paths]
-    return Dataset.from_parquet(names, streaming=True, batch_size=CHUNK)  # load_dataset would ask the hub for a file
+    with tempfile.TemporaryDirectory() as folder:  # for a lock; `load_dataset` would ask the hub for a file
+        return Dataset.from_parquet(names, cache_dir=folder, streaming=True, batch_size=CHUNK)
 
 
 def _unreadable_error(where: str, error: Exception) -> UserError:
@@ -208,8 +212,8 @@ def _file_sha256(path: UPath) -> str:
         raise UserError(f"cannot read {path}: {_error_reason(error)}") from error
 
 
-def _text_rows(parts: list[tuple[UPath, ...]], config: DataConfig) -> Iterator[dict[str, str]]:
-    """Read two files of lines, or one file with a column for each language, part by part."""
+def _text_rows(parts: list[tuple[UPath, ...]], config: DataConfig) -> Iterator[tuple[int, dict[str, str]]]:
+    """Read two files of lines, or one file with a column for each language, part by part; `datasets` wants a key."""
     for paths in parts:
         if len(paths) == 2:
             pairs = _line_pairs(*paths)
@@ -217,7 +221,7 @@ def _text_rows(parts: list[tuple[UPath, ...]], config: DataConfig) -> Iterator[d
             read = _json_pairs if _file_format(paths[0]) == ".jsonl" else _delimited_pairs
             pairs = read(paths[0], config)
         for pair in pairs:
-            yield dict(zip(config.columns, pair, strict=True))
+            yield 0, dict(zip(config.columns, pair, strict=True))
 
 
 def _read_lines(path: UPath) -> Iterator[str]:

@@ -383,7 +383,10 @@ def test_everything_is_made_once_for_the_same_text(
     assert made().items() >= before.items()
 
 
-def test_the_cache_is_where_it_should_be(corpus: DatasetDict, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_the_cache_is_where_it_should_be(
+    corpus: DatasetDict, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the home folder nothing is needed then."""
     usual = set((tmp_path / "hf_cache" / "minitrans").iterdir())
     mine = str(tmp_path / "mine")
     corpus = load_corpus(data_config(tmp_path / "corpus", cache_dir=mine))
@@ -391,9 +394,13 @@ def test_the_cache_is_where_it_should_be(corpus: DatasetDict, tokenizer: Tokeniz
     suffixes = sorted(path.suffix for path in (tmp_path / "mine" / "minitrans").iterdir())
     assert suffixes == [".arrow"] * 6 + [".model"] + [".npy"] * 3
     assert set((tmp_path / "hf_cache" / "minitrans").iterdir()) == usual
+    write_pairs(tmp_path / "corpus", "parquet", {"more": VALID})
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"cannot write .*Not a directory; set data\.cache_dir to another folder"):
-        tokenize_corpus(corpus, tokenizer, cache_dir=str(tmp_path / "file"))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "file" / "cache")
+    assert pairs_of_split(load_corpus(data_config(tmp_path / "corpus", cache_dir=mine)), "more") == VALID
+    for cache in ({}, {"cache_dir": str(tmp_path / "file")}):
+        with pytest.raises(UserError, match=r"cannot write .*Not a directory; set data\.cache_dir to another folder"):
+            load_corpus(data_config(tmp_path / "corpus", **cache))
 
 
 def test_many_pairs_are_tokenized_by_several_processes(
