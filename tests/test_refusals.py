@@ -160,6 +160,7 @@ BAD_FLAGS = [
     ("--seed", "argument --seed: expected one argument; see minitrans train --help"),
     ("here", "here is one argument too many; see minitrans train --help"),
     ("--config gone.yaml", "cannot read gone.yaml: No such file or directory; give the path of a YAML file"),
+    ("--config pipe", "cannot read pipe: it is not a regular file; give the path of a YAML file"),
     # Of the wrong kind
     ("--compiled maybe", "--compiled is maybe; it must be auto or off or require"),
     ("--training.precision 33", "--training.precision is 33; it must be auto or bf16 or fp32 or fp16"),
@@ -342,8 +343,9 @@ RUN_DIR_REFUSALS: list[tuple[Setup, str, str]] = [
         for name in ("max_steps", "max_epochs", "accumulate_grad_batches", "gradient_clip_val")
     ),
     ({}, f"{RETRAIN} new --resume", "new holds nothing to resume: config.yaml is missing; train without --resume"),
-    ({}, f"{RETRAIN} one", "one is a file; give another --run-dir"),
-    ({}, f"{RETRAIN} one/new", "cannot write one/new: Not a directory; give another --run-dir"),
+    *(({}, f"{RETRAIN} {name}", f"cannot use {name}: Not a directory; give another") for name in ("one", "one/new")),
+    ({}, f"{RETRAIN} {'a' * 300}", "aaa: File name too long; give another --run-dir"),
+    ({}, f"{RETRAIN} r\udcfc", "cannot use r\\udcfc: 'utf-8' codec can't encode ... ; give another --run-dir"),
     (PROJECT_FILES, f"{RETRAIN} project", "project is not empty; give --resume, --overwrite or another --run-dir"),
     (PROJECT_FILES, f"{RETRAIN} project --overwrite", NOT_MARKED_MESSAGE),
     ({"desk/thesis.doc": "years of work"}, f"{RETRAIN} desk --overwrite", NOT_MARKED_MESSAGE),

@@ -3,6 +3,7 @@
 The name of a kind is what a message and --help say of it. A type checker sees the plain number.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from math import inf
 from pathlib import Path
@@ -49,6 +50,8 @@ def read_settings(path: str | Path, load: Callable[[str], Any] = yaml.safe_load)
         UserError: It cannot be read, is no YAML, or is larger than settings are: in bytes, in depth, or by aliases,
             a few of which may stand for billions of items.
     """
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe could be read only once, or would never end
+        raise UserError(f"cannot read {path}: it is not a regular file; give the path of a YAML file")
     try:
         with open(path, "rb") as file:
             content = file.read(_MAX_BYTES + 1)

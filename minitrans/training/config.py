@@ -297,6 +297,11 @@ def _build_run_config(settings: Namespace) -> RunConfig:
         if not settings.config:
             raise UserError("neither --config nor --run-dir is given; give one of them")
         run_dir = f"runs/{Path(str(settings.config[0])).stem}"
+    try:
+        with suppress(FileNotFoundError):
+            os.listdir(run_dir.encode())
+    except (OSError, ValueError) as error:  # the latter from a name that is not UTF-8
+        raise UserError(f"cannot use {run_dir}: {getattr(error, 'strerror', error)}; give another --run-dir") from error
     if settings.trainer.max_steps == 0 or (settings.trainer.max_steps < 0 and settings.trainer.max_epochs is None):
         raise UserError("neither trainer.max_steps nor trainer.max_epochs says how long to train; set one")
     for section in SECTIONS:

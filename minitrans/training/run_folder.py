@@ -34,8 +34,6 @@ def claim_run(config: RunConfig, held: contextlib.ExitStack) -> bool:
     run_dir = config.run_dir
     if config.resume and config.overwrite:
         raise UserError("--resume and --overwrite exclude each other; give one")
-    if run_dir.exists() and not run_dir.is_dir():
-        raise UserError(f"{run_dir} is a file; give another --run-dir")
     if config.resume:
         _check_resumed(config)
     elif not run_dir.exists() or all(path.suffix == ".tmp" for path in run_dir.iterdir()):
