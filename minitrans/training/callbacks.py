@@ -196,7 +196,7 @@ class TrainingProgress(ProgressBar):
             TextColumn("left"),
             TimeRemainingColumn(elapsed_when_finished=False),
             console=self.console,
-            disable=not self.console.is_terminal,
+            disable=not self.console.is_terminal or self.console.is_dumb_terminal,
             transient=True,
             refresh_per_second=4,
         )
@@ -229,7 +229,7 @@ class TrainingProgress(ProgressBar):
         """Move the bar, or print a line if one is due."""
         self.seconds += time.perf_counter() - self.step_began
         now, step = time.monotonic(), trainer.global_step
-        if self.console.is_terminal:
+        if not self.bar.disable:
             self.bar.update(self.task, completed=step, loss=self.module.step_loss.item(), speed=self.token_rate)
         elif self.began_at is None:  # the first step also prepares memory: its time is not typical
             self.began_at, self.say_at = (now, step), now + SECONDS_TO_FIRST_LINE

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import logging
 import os
+import shlex
 import time
 import warnings
 from dataclasses import asdict, replace
@@ -49,7 +50,7 @@ from minitrans.translate.bundle import (
 from minitrans.translate.scoring import Scores, choose_threshold, references_by_line, score
 from minitrans.translate.translator import Translator
 
-templates.filters["escape_controls"] = escape_controls
+templates.filters |= {"escape_controls": escape_controls, "quote": shlex.quote}
 WAIT_FOR_REPORT_S = 10.0  # seconds that the first process of a training has to report an error and end the others
 
 
@@ -82,6 +83,8 @@ def train(config: RunConfig) -> dict[str, Scores]:
         model = _make_model(config, tokenizer, start)
         data = TranslationDataModule(config.data, tokenizer, model.config.max_len, config.seed, corpus)
         _check_validation_interval(config.trainer, -(-len(data.train_dataloader()) // trainer.world_size))
+        if isinstance(share := config.trainer["limit_val_batches"], float):
+            trainer.limit_val_batches = max(1, int(share * -(-len(data.val_dataloader()) // trainer.world_size)))
         trainer.precision_plugin.convert_module(model)  # as it will be when it is trained
         dtype = torch.bfloat16 if trainer.precision == "bf16-mixed" else model.output.weight.dtype
         batch_loss = make_batch_loss(model, config.compiled, trainer.strategy.root_device, dtype)

@@ -99,8 +99,11 @@ def test_the_threshold_is_chosen_on_valid(tiny_run: Path, corpus: Path) -> None:
 def test_the_last_step_is_validated_wherever_it_falls(
     every: str, validated: list[int], corpus: Path, tmp_path: Path
 ) -> None:
-    assert train(corpus, tmp_path / "run", "--trainer.check_val_every_n_epoch", every, max_steps=23) == 0
-    assert [int(row["step"]) for row in read_metrics(tmp_path / "run") if row["val_bleu"]] == validated
+    """With one batch at least; a run folder may have a blank in its name."""
+    run, flags = tmp_path / "a run", ["--trainer.limit_val_batches", "0.001"]
+    assert train(corpus, run, "--trainer.check_val_every_n_epoch", every, *flags, max_steps=23) == 0
+    assert [int(row["step"]) for row in read_metrics(run) if row["val_bleu"]] == validated
+    assert f"    minitrans translate '{run}' " in (run / "README.md").read_text()
 
 
 def test_one_process_is_the_first(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,9 +115,12 @@ def test_one_process_is_the_first(corpus: Path, tmp_path: Path, monkeypatch: pyt
 # -- Where there is no terminal ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("force", ["", "1"])  # 1: a terminal, but one that cannot show a bar
 def test_a_line_after_ten_seconds_and_each_minute_says_how_far_it_is(
-    corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    force: str, corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("FORCE_COLOR", force)
+    monkeypatch.setenv("TERM", "dumb")
     clock = iter(range(0, 10_000, 6)).__next__  # seconds: each step takes 6, and the first is not counted
     watch = SimpleNamespace(monotonic=clock, perf_counter=iter(range(0, 10**6, 60)).__next__)
     monkeypatch.setattr("minitrans.training.callbacks.time", watch)
