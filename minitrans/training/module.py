@@ -116,4 +116,4 @@ class TranslationModule(LightningModule):
                 "the trainer.devices and trainer.num_nodes of the first run"
             )
         torch.set_rng_state(states[rank()]["torch"])
-        torch.cuda.set_rng_state_all(states[rank()]["cuda"])
+        torch.cuda.set_rng_state_all(states[rank()]["cuda"][: torch.cuda.device_count()])  # fewer may be seen now
