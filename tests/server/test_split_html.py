@@ -9,24 +9,9 @@ from hypothesis import strategies as st
 from minitrans.errors import UserError
 from minitrans.server.split_html import split_html
 
-SCRAPS = [
-    "<p>",
-    "</p >",
-    "<B a='x>'\n>",
-    "</",
-    "<!--",
-    "-->",
-    "<![CDATA[",
-    "]]>",
-    "<?",
-    "&amp;",
-    "&#6",
-    "&nbsp;",
-    "a",
-    "\n",
-]
-SCRAPS += [" ", "<", ">", "<script>", "</script>", "<br/>", "'", '"', "=", "<pre>", "</pre>", "<!", "<p translate=no>"]
-
+SCRAPS = ["<p>", "</p >", "<B a='x>'\n>", "</", "<!--", "-->", "<![CDATA[", "]]>", "<?", "&amp;", "&#6", "&nbsp;"]
+SCRAPS += ["<", ">", "<script>", "</script>", "<br/>", "<pre>", "</pre>", "<!", "<p translate=no>"]
+SCRAPS += ["a", "\n", " ", "'", '"', "="]
 
 VOID = "area base br col embed hr img input link meta source track wbr"
 TEXTS_BY_HTML = {
