@@ -17,9 +17,6 @@ from minitrans.model.attention import (
 from minitrans.model.cache import KeyValues
 
 B, H, TQ, TK, DH, DV, D = 2, 3, 5, 7, 4, 9, 6
-ALL_KEYS_MASK = torch.ones(1, 1, 1, 1, dtype=torch.bool)
-
-masked_or_not = pytest.mark.parametrize("masked", [False, True])
 
 
 def random_qkv(seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -29,13 +26,6 @@ def random_qkv(seed: int) -> tuple[Tensor, Tensor, Tensor]:
         random_tensor(seed + 1, B, H, TK, DH),
         random_tensor(seed + 2, B, H, TK, DV),
     )
-
-
-def random_mask(seed: int, *shape: int) -> Tensor:
-    """Bool, (B, H, Tq, Tk) unless told: about half may be attended to, and every query has its first key."""
-    mask = torch.rand(shape or (B, H, TQ, TK), generator=generator(seed)) < 0.5
-    mask[..., 0] = True
-    return mask
 
 
 # Scores, weights, output
@@ -88,7 +78,7 @@ def test_of_very_low_scores_each_row_still_weighs_what_it_sees_and_that_alone(sc
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@masked_or_not
+@pytest.mark.parametrize("masked", [False, True])
 def test_weights_keep_the_dtype_of_the_queries_and_half_precision_takes_its_softmax_in_float32(
     dtype: torch.dtype, masked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +92,8 @@ def test_weights_keep_the_dtype_of_the_queries_and_half_precision_takes_its_soft
 
     monkeypatch.setattr(torch, "softmax", spy)
     q, k, _ = (x.to(dtype) for x in random_qkv(10))
-    mask = random_mask(10) if masked else ALL_KEYS_MASK
+    mask = torch.rand(B, H, TQ, TK, generator=generator(10)) < (0.5 if masked else 1.0)
+    mask[..., 0] = True  # every query has its first key
     weights = attention_weights(q, k, mask if masked else None)
     assert rounding_dtype == [torch.promote_types(dtype, torch.float32)]
     assert weights.dtype == dtype
