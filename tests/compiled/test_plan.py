@@ -33,12 +33,6 @@ LINEAR_NAMES_BY_SUBLAYER = {
 }
 
 
-def plan_tensors(plan: Plan) -> list[Tensor]:
-    """All that are listed, in order."""
-    tables = plan.src_embedding, plan.tgt_embedding, plan.output
-    return [*tables, *(tensor for part in (*plan.encoder, *plan.decoder) for tensor in part.parameters)]
-
-
 # -- What is listed -------------------------------------------------------------------------------------------------
 
 
@@ -55,7 +49,9 @@ def test_every_parameter_is_listed_once_and_in_its_place(tied: bool, n_layers: i
             for part, end in product((f"{name}_norm", *LINEAR_NAMES_BY_SUBLAYER[name]), ("weight", "bias")):
                 names.append(f"{stack}.layers.{i}.{part}.{end}")
         names += [f"{stack}.norm.weight", f"{stack}.norm.bias"]
-    assert all(a is model.get_parameter(name) for a, name in zip(plan_tensors(plan), names, strict=True))
+    listed = [plan.src_embedding, plan.tgt_embedding, plan.output]
+    listed += [tensor for part in (*plan.encoder, *plan.decoder) for tensor in part.parameters]
+    assert all(tensor is model.get_parameter(name) for tensor, name in zip(listed, names, strict=True))
     assert sorted(names) == sorted(name for name, _ in model.named_parameters(remove_duplicate=False))
 
 
