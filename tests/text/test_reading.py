@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from minitrans.text import reading
 from minitrans.text.reading import N_KIND_SLOTS, PLACEHOLDERS, KeptParts, Reader, clean, split_lowercase_words
 
-PLACEHOLDER_LETTERS = (
-    "NCST2345"  # names, codes, signs, times; numbers of up to two, of three and of four digits, and longer ones
-)
+# Of names, codes, signs, times; numbers of up to two, of three and of four digits, and longer ones.
+PLACEHOLDER_LETTERS = "NCST2345"
 SIGNS = ",.!?'\"-:;%()，。"
 WORDS = (
     "the i in he see there three their don't new york was at of is my cat book house because yes he's from form tom's"
