@@ -142,9 +142,8 @@ def test_long_sentences_are_not_dropped() -> None:
 
 
 def test_decode_knows_the_space_without_a_piece_for_it() -> None:
-    tokenizer = Tokenizer.train(
-        ["字" * 30_000], TokenizerConfig(vocab_size=300, model_type="bpe")
-    )  # the only space, at the start, is too rare for a piece
+    # The only space, at the start, is too rare for a piece.
+    tokenizer = Tokenizer.train(["字" * 30_000], TokenizerConfig(vocab_size=300, model_type="bpe"))
     assert tokenizer.decode(tokenizer.encode("字 a")) == "字 a"
 
 
