@@ -144,12 +144,6 @@ def test_its_python_example_runs(tiny_run: Path, tmp_path: Path, monkeypatch: py
     assert scope["minitrans"] is minitrans
 
 
-def parser_flags(*files: Path) -> set[str]:
-    """The flags that some files add to a parser."""
-    texts = "\n".join(file.read_text(encoding="utf-8") for file in files)
-    return set(re.findall(r'add_argument\(\s*"(--[\w-]+)"', texts))
-
-
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_files_and_folders_that_it_names_are_there(path: Path) -> None:
     folders = [ROOT, ROOT / "docs", *(ROOT / "minitrans").glob("**/")]
@@ -170,7 +164,8 @@ def test_names_that_it_takes_from_the_code_are_there() -> None:
 def test_flags_and_settings_that_it_names_are_there(path: Path) -> None:
     settings = {f"{name}.{field}" for name, kind in SECTIONS.items() for field in signature(kind).parameters}
     parsers = [*(ROOT / "minitrans").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
-    known = {"--help", "--print-config", *BENCH_FLAGS, *parser_flags(*parsers), *(f"--{name}" for name in settings)}
+    added = re.findall(r'add_argument\(\s*"(--[\w-]+)"', "\n".join(file.read_text("utf-8") for file in parsers))
+    known = {"--help", "--print-config", *BENCH_FLAGS, *added, *(f"--{name}" for name in settings)}
     assert set(re.findall(r"`(--[\w.-]+)", PAGES[path])) <= known
     of_runs = {"model.json", "model.safetensors"}
     named = re.findall(r"`((?:model|tokenizer|data|training|trainer)\.[\w.]+)`", PAGES[path])
