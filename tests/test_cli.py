@@ -23,6 +23,7 @@ import minitrans.export
 from minitrans import cli
 from minitrans.cachecheck.check import Report
 from minitrans.cli.common import print_scores
+from minitrans.errors import UserError
 from minitrans.training.config import SECTIONS
 from minitrans.translate.bundle import Threshold, load_bundle, save_bundle
 from minitrans.translate.scoring import Scores
@@ -39,10 +40,6 @@ def command_output(*argv: str | Path, stdin: bytes = b"") -> str:
     code, out, _ = run_cli(*argv, stdin=stdin)
     assert code == 0
     return out
-
-
-def run_in_subprocess(*argv: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*MINITRANS_COMMAND, *argv], input=stdin, capture_output=True, check=False, timeout=120)
 
 
 # -- translate --------------------------------------------------------------------------------------------------------
@@ -421,7 +418,8 @@ def run_on_terminal(*argv: str | Path, stdin: Path, stdout_to_terminal: bool) ->
 def test_a_progress_bar_garbles_neither_translations_nor_warnings(tiny_run: Path, tmp_path: Path) -> None:
     source = tmp_path / "in.txt"
     source.write_bytes(b"I love you.\n" + b"\n" * cli.translate.CHUNK_LINES + b"cat " * 10_000 + b"\nI love you.\n")
-    plain = run_in_subprocess("translate", tiny_run, "--input", source)
+    command = [*MINITRANS_COMMAND, "translate", tiny_run, "--input", source]
+    plain = subprocess.run(command, capture_output=True, check=True, timeout=120)
     assert b"line 4098 is cut" in plain.stderr
     warning = plain.stderr.decode().split()
 
@@ -605,8 +603,6 @@ def test_export_where_the_engine_is_not_installed(
 
 
 def test_debug_shows_where_it_happened(tmp_path: Path) -> None:
-    from minitrans.errors import UserError
-
     with pytest.raises(UserError, match="is not a folder"):
         cli.main(["translate", str(tmp_path / "gone"), "--debug", "a"])
 
@@ -640,12 +636,9 @@ def test_compiled_reaches_who_computes(
     tiny_run: Path, reference_flags: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load, run, self_test = Mock(wraps=Translator.load), Mock(return_value=Report([])), Mock(return_value=iter(()))
-    for owner, name, mock in (
-        (Translator, "load", load),
-        (run_checks, "run", run),
-        (run_checks, "self_test", self_test),
-    ):
-        monkeypatch.setattr(owner, name, mock)
+    monkeypatch.setattr(Translator, "load", load)
+    monkeypatch.setattr(run_checks, "run", run)
+    monkeypatch.setattr(run_checks, "self_test", self_test)
     for words in (["translate", str(tiny_run), "a"], ["evaluate", str(tiny_run), *reference_flags]):
         command_output(*words, "--compiled", "off")
         command_output(*words)
