@@ -72,12 +72,9 @@ def test_any_setting_of_a_file_ends_in_one_line(offline_cwd: Path, name: str, va
     setting = f"{key}: {yaml.safe_dump(value) if quoted else value}\n"
     path = offline_cwd / "c.yaml"
     path.write_bytes((f"{section}:\n  {setting}" if section else setting).encode(errors="surrogateescape"))
-    flags = [*tiny_flags(offline_cwd / "gone")[6:], *MISSING_CORPUS_FLAGS, "--run-dir", "r", "--config", str(path)]
+    flags = [*tiny_flags(offline_cwd / "gone"), "--run-dir", "r", "--config", str(path)]
     quick_refusal_message("train", *flags, unchanged=offline_cwd)
     path.unlink()
-
-
-MISSING_CORPUS_FLAGS = ["--data.path", "gone", "--data.source", "en", "--data.target", "zh"]
 
 
 # -- Flags ----------------------------------------------------------------------------------------------------------
