@@ -110,13 +110,8 @@ def test_a_second_signal_stops_at_once() -> None:
         ("module.TranslationModule.validation_step", lambda *_: True, KilledError(), [10, 15], False),
         ("checkpoints.CheckpointWriter._save_if_due", lambda self, _: self.step == 20, KilledError(), [10, 15], True),
         ("run.save_bundle", lambda *_: True, KilledError(), [20, 25], True),
-        (  # a second signal
-            "callbacks.ValidationScorer.on_validation_epoch_end",
-            lambda *_: True,
-            KeyboardInterrupt(),
-            [10, 15],
-            False,
-        ),
+        # A second signal
+        ("callbacks.ValidationScorer.on_validation_epoch_end", lambda *_: True, KeyboardInterrupt(), [10, 15], False),
     ],
     ids=["before the validation", "between two checkpoints", "after the last step", "stopped in the validation"],
 )
@@ -255,8 +250,7 @@ def test_a_run_that_would_run_code_is_refused(
 
 def test_what_is_no_checkpoint_is_not_taken_for_one(tmp_path: Path) -> None:
     path = tmp_path / "step-1.ckpt"
-    contents: list[object] = [[1], {"state_dict": {}}]
-    for content in contents:
+    for content in ([1], {"state_dict": {}}):
         torch.save(content, path)
         with pytest.raises(DamagedCheckpointError, match=r"step-1\.ckpt is "):
             read_checkpoint(path)
