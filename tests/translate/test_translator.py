@@ -338,9 +338,8 @@ def test_the_n_best_are_different_texts_at_their_best(translator: Translator, mo
     (best,) = translator.n_best(["a"], 3)
     assert [(t.text, t.score) for t in best] == [("a", -1.0), ("", -2.0)]
     rows = [[Hypothesis(piece * n, score, score, n) for n, score in ((1, -1.0), (2, -9.0), (9, -9.0))]] * 2
-    monkeypatch.setattr(
-        Translator, "_search", lambda *_: [rows]
-    )  # of two sentences, the longer third has a better mean
+    # Of two sentences, the longer third has a better mean.
+    monkeypatch.setattr(Translator, "_search", lambda *_: [rows])
     (best,) = translator.n_best(["I see. I see."], 3)
     assert [t.score for t in best] == [-1.0, -1.0, -4.5]
 
