@@ -197,13 +197,6 @@ needs_compiled = pytest.mark.skipif(not CAN_COMPILE, reason="no compiled code or
 
 
 @pytest.fixture
-def _cpp_cache(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
-    """What is compiled is kept for the next run of the tests, by its source and flags, and apart from the user's."""
-    assert pytestconfig.cache is not None
-    monkeypatch.setenv("XDG_CACHE_HOME", str(pytestconfig.cache.mkdir("compiled")))
-
-
-@pytest.fixture
 def fresh_libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a new process, which has loaded no compiled code; and what the test has loaded is forgotten with it."""
 
@@ -221,11 +214,13 @@ def fresh_libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(params=["-mno-amx-tile", "-mno-amx-tile -mno-avx512bf16", "-mno-amx-tile -mno-avx"])
 def _lesser_processor(
-    request: pytest.FixtureRequest, fresh_libraries: None, _cpp_cache: None, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, fresh_libraries: None, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compiled code as for a processor with fewer instructions than this one."""
+    """Compiled code as for a processor with fewer instructions, kept for the next run of the tests alone."""
     if platform.machine() != "x86_64":
         pytest.skip("the compiler's flags are those of x86")
+    assert pytestconfig.cache is not None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(pytestconfig.cache.mkdir("compiled")))
     monkeypatch.setenv("CXX", f"c++ {request.param}")
     library = import_module("minitrans.compiled.library")
     flags = [flag.replace("-O3", "-O1") for flag in library.CXX_FLAGS]  # in a third of the time
