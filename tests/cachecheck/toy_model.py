@@ -34,9 +34,8 @@ def is_last_row(ids: Tensor) -> Tensor:
     return (torch.arange(len(ids)) == len(ids) - 1)[:, None, None]
 
 
-LogitsOff = Callable[
-    ["Toy", Tensor, ToyCache], Tensor | bool
-]  # whether logits are off, by what computes them and of what
+# Whether logits are off, by what computes them and of what.
+LogitsOff = Callable[["Toy", Tensor, ToyCache], Tensor | bool]
 
 
 class Toy(CachedModel[ToyCache]):
