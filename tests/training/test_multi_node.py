@@ -16,10 +16,8 @@ from train_helpers import assert_same_run, finish_process, run_flags, spawn, wai
 needs_namespaces = pytest.mark.skipif(
     not shutil.which("ip") or not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root makes namespaces"
 )
-PORT = "29500"
-CARD_BY_MACHINE = {
-    f"minitrans-{os.getpid()}-{rank}": f"mt{os.getpid()}-{rank}" for rank in "01"
-}  # and their network cards
+# The machines and their network cards.
+CARD_BY_MACHINE = {f"minitrans-{os.getpid()}-{rank}": f"mt{os.getpid()}-{rank}" for rank in "01"}
 TWO_MACHINE_FLAGS = "--trainer.accelerator cpu --trainer.devices 2 --trainer.num_nodes 2 --trainer.strategy ddp"
 STREAM_FLAGS = "--data.streaming true --data.shuffle_buffer 150"
 
@@ -49,15 +47,11 @@ def cable() -> Iterator[str]:
 
 def start_trainings(corpus: Path, run_dir: Path, *flags: str) -> "list[Popen[str]]":
     """Start a training of 60 steps on both."""
-    command = (
-        "-m",
-        "minitrans",
-        "train",
-        *run_flags(corpus, run_dir, *TWO_MACHINE_FLAGS.split(), *STREAM_FLAGS.split(), max_steps=60),
-    )
-    meet = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": PORT}
+    flags = (*TWO_MACHINE_FLAGS.split(), *STREAM_FLAGS.split(), *flags)
+    command = "-m", "minitrans", "train", *run_flags(corpus, run_dir, *flags, max_steps=60)
+    meet = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29500"}
     return [
-        spawn(*command, *flags, machine=machine, NODE_RANK=str(rank), GLOO_SOCKET_IFNAME=card, **meet)
+        spawn(*command, machine=machine, NODE_RANK=str(rank), GLOO_SOCKET_IFNAME=card, **meet)
         for rank, (machine, card) in enumerate(CARD_BY_MACHINE.items())
     ]
 
