@@ -36,8 +36,6 @@ odd_bytes = st.lists(
 
 PAIRS = [("one", "一"), ('two "big" ones', "两个，“大”的"), ("three, \u2028 three", "三\u3000三")]
 ROWS = [{"id": i, "en": en, "zh": zh} for i, (en, zh) in enumerate(PAIRS)]
-
-
 CORPUS_BYTES = {
     "tsv": "\n".join(["id\ten\tzh", *(f"{i}\t{en}\t{zh}" for i, (en, zh) in enumerate(PAIRS))]).encode(),
     "csv": 'id,en,zh\r\n0,one,一\r\n1,"two ""big"" ones",两个，“大”的\r\n2,"three, \n three",三\r\n'.encode(),

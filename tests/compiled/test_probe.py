@@ -144,8 +144,6 @@ def test_a_fault_is_noticed_where_it_is(sabotage: Sabotage) -> None:
 # -- Faults of compiled code, in each dtype ---------------------------------------------------------------------------
 
 ERROR_FACTORS = {torch.float64: 1 + 1e-6, torch.float32: 1.01, torch.bfloat16: 2.0}  # by which factor a number is wrong
-
-
 N_PARAM_GRADIENTS = 1 + (6 + 6 + 2) + (6 + 6 + 6 + 2)  # of a table, and of an encoder and a decoder of one layer
 AUTOGRAD_OUTPUTS = [
     *(("_HiddenStates", "forward", 0), ("_LinearCrossEntropy", "forward", 0)),

@@ -13,8 +13,6 @@ from minitrans.data.loader import EpochLoader
 from minitrans.errors import UserError
 
 length_pair_lists = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), max_size=200)
-
-
 SRC_LENGTHS = np.random.default_rng(0).integers(1, 60, 500)
 PAD = 500
 TGT_LENGTHS = np.maximum(1, SRC_LENGTHS + np.random.default_rng(1).integers(-9, 10, 500))

@@ -27,7 +27,6 @@ def interrupted_output(
     capsys: pytest.CaptureFixture[str],
 ) -> str:
     """What a benchmark prints that is interrupted when it calls this function of its own."""
-
     with monkeypatch.context() as patch:
         patch.setattr(bench, function, Mock(side_effect=KeyboardInterrupt))
         assert bench.main(argv) == 130

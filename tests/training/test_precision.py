@@ -16,8 +16,6 @@ from minitrans.training.callbacks import TrainingProgress
 from minitrans.training.precision import PrecisionSetting, precision_and_reason
 
 PRECISION_SETTINGS: tuple[PrecisionSetting, ...] = get_args(PrecisionSetting)
-
-
 Capture = pytest.CaptureFixture[str]
 Faker = Callable[..., None]
 

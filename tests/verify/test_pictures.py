@@ -15,7 +15,6 @@ from minitrans.verify.page.figures import PLOTTED_MIN, PLOTTED_ZERO, plot_step_d
 
 N_HEADS, QUERY_LABELS, KEY_LABELS = 3, ["BOS", '<b> & "q"', "猫"], ["我", "a", "b</svg>", "PAD"]
 
-
 # (H, Tq, Tk): all different, the masked ones too, but for a weight of 0 that is allowed; and a mask without symmetry.
 WEIGHTS = (torch.arange(36, dtype=torch.float64) / 36).view(N_HEADS, len(QUERY_LABELS), len(KEY_LABELS))
 MASK = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 1], [0, 1, 1, 0]], dtype=torch.bool)
