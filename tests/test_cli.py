@@ -418,7 +418,7 @@ def run_on_terminal(*argv: str | Path, stdin: Path, stdout_to_terminal: bool) ->
 def test_a_progress_bar_garbles_neither_translations_nor_warnings(tiny_run: Path, tmp_path: Path) -> None:
     source = tmp_path / "in.txt"
     source.write_bytes(b"I love you.\n" + b"\n" * cli.translate.CHUNK_LINES + b"cat " * 10_000 + b"\nI love you.\n")
-    command = [*MINITRANS_COMMAND, "translate", tiny_run, "--input", source]
+    command: list[str | Path] = [*MINITRANS_COMMAND, "translate", tiny_run, "--input", source]
     plain = subprocess.run(command, capture_output=True, check=True, timeout=120)
     assert b"line 4098 is cut" in plain.stderr
     warning = plain.stderr.decode().split()
