@@ -16,8 +16,7 @@ from package_copy import run_copy
 
 import minitrans
 
-ROOT = Path(__file__).parents[1]
-GUIDE_TEXT = (ROOT / "docs" / "change-the-model.md").read_text(encoding="utf-8")
+GUIDE_TEXT = (Path(__file__).parents[1] / "docs" / "change-the-model.md").read_text(encoding="utf-8")
 PLAIN_WARNING = "takes the plain and slower path"
 
 
@@ -149,27 +148,23 @@ def test_wrong_compiled_code_is_not_admitted_and_verify_fails(folder: Path, corp
     assert failed_checks(*result) == []
 
 
-def all_commands(corpus: Path) -> list[list[str]]:
-    source, reference = str(corpus / "test.en"), str(corpus / "test.zh")
-    return [
+@pytest.mark.parametrize("lacking", ["folder", pytest.param("compiler", marks=pytest.mark.slow)])
+def test_without_compiled_code_everything_works(lacking: str, folder: Path, corpus: Path) -> None:
+    environment, source = {"XDG_CACHE_HOME": str(folder / "cache"), "CXX": ""}, str(corpus / "test.en")
+    commands = [
         ["train", *tiny_flags(corpus, max_steps=20), "--run-dir", "run"],
         ["translate", "run", "--input", source],
         ["translate", "run", "--input", source, "--beam", "2"],
-        ["evaluate", "run", "--source", source, "--reference", reference],
+        ["evaluate", "run", "--source", source, "--reference", str(corpus / "test.zh")],
         ["verify", "--json"],
         ["verify", "run", "--json"],
         ["export", "run", "-o", "engine"],
     ]
-
-
-@pytest.mark.parametrize("lacking", ["folder", pytest.param("compiler", marks=pytest.mark.slow)])
-def test_without_compiled_code_everything_works(lacking: str, folder: Path, corpus: Path) -> None:
-    environment = {"XDG_CACHE_HOME": str(folder / "cache"), "CXX": ""}
     if lacking == "folder":
         shutil.rmtree(folder / "minitrans" / "compiled")
     else:
         environment["PATH"] = str(folder)
-    results, err = run_copy(folder, all_commands(corpus), **environment)
+    results, err = run_copy(folder, commands, **environment)
     assert [code for code, _ in results] == [0] * 7
     assert (PLAIN_WARNING in err) == (lacking == "compiler")
     computed = re.findall(r"computed: .*", err)
