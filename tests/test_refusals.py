@@ -197,7 +197,6 @@ BAD_FLAGS = [
     ("--data.shuffle_buffer 0", "--data.shuffle_buffer is 0; it must be a whole number from 1 to 2147483647"),
     ("--data.max_length_ratio 0.5", "--data.max_length_ratio is 0.5; it must be a finite number from 1 or null"),
     ("--model.d_model 0", "model.d_model must be at least 1, got 0"),
-    ("--model.dropout 1", "model.dropout must be in [0, 1), got 1"),
     ("--model.n_heads 5", "not divisible"),
     # That do not go together
     ("--resume --overwrite", "--resume and --overwrite exclude each other; give one"),
