@@ -90,6 +90,8 @@ class Api:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request and count it; the answer gets those of `DEFAULT_HEADERS` that it does not set itself."""
         start = time.perf_counter()
+        if "path" in scope:  # a client behind a proxy may send a whole address
+            scope["path"] = re.sub("(?i)^https?://[^/]*/?", "/", scope["path"])
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":

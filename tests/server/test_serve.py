@@ -324,6 +324,8 @@ def test_the_client_of_libretranslate_works(server: ServerProcess, translator: T
     assert api.detect("I love you.") == [{"confidence": 100, "language": "en"}]
     languages = {"en": ("English", ["zh"]), "zh": ("Chinese", [])}
     assert {each["code"]: (each["name"], each["targets"]) for each in api.languages()} == languages
+    proxy = urllib.request.ProxyHandler({"http": api.url})  # sends the whole address in the first line
+    assert urllib.request.build_opener(proxy).open("http://a.org/languages?a=/").status == 200
     with pytest.raises(urllib.error.HTTPError, match="400"):
         api.translate("I love you.", "zh", "en")
 
