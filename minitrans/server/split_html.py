@@ -9,6 +9,10 @@ from minitrans.errors import UserError
 
 OPAQUE_TAGS = "script", "style", "pre", "code"  # whose texts are not translated
 VOID_TAGS = "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"
+# The elements that end where this one begins, without an end tag.
+ENDED_TAGS = dict.fromkeys(("p", "div", "ul", "ol", "table", "h1", "h2", "h3", "pre"), ("p",)) | {"li": ("p", "li")}
+ENDED_TAGS |= dict.fromkeys(("dt", "dd"), ("p", "dt", "dd")) | dict.fromkeys(("td", "th"), ("p", "td", "th"))
+ENDED_TAGS |= {"tr": ("p", "td", "th", "tr"), "option": ("option",)}
 
 
 def split_html(html: str) -> list[str]:
@@ -21,7 +25,7 @@ def split_html(html: str) -> list[str]:
     lines = [0, *(newline.end() for newline in re.finditer("\n", html))]
     starts = [(lines[line - 1] + column, text) for line, column, text in parser.starts]
     pieces, is_text = [""], False
-    for (start, text), (stop, _) in pairwise([(0, False), *starts, (end, not parser.depth), (len(html), False)]):
+    for (start, text), (stop, _) in pairwise([(0, False), *starts, (end, not parser.open[-1][1]), (len(html), False)]):
         if start < stop:
             if text != is_text:
                 pieces.append("")
@@ -41,20 +45,24 @@ class _PieceStartParser(HTMLParser):
     def reset(self) -> None:
         super().reset()
         self.starts: list[tuple[int, int, bool]] = []
-        self.kept, self.depth = "", 0  # the element whose texts stay, and how many of its name are open
+        self.open = [("", False)]  # the elements that are open, and whether their texts stay
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._record_start()
-        if not self.depth:
-            self.kept = tag if tag in OPAQUE_TAGS or (("translate", "no") in attrs and tag not in VOID_TAGS) else ""
-        self.depth += tag == self.kept
+        while self.open[-1][0] in ENDED_TAGS.get(tag, ()):
+            self.open.pop()
+        if tag not in VOID_TAGS:
+            no = any(name == "translate" and (value or "").lower() == "no" for name, value in attrs)
+            self.open.append((tag, no or tag in OPAQUE_TAGS or self.open[-1][1]))
 
     def handle_endtag(self, tag: str) -> None:
         self._record_start()
-        self.depth -= self.depth > 0 and tag == self.kept
+        innermost = range(-1, -min(len(self.open), 512), -1)  # browsers nest no deeper
+        if begin := next((k for k in innermost if self.open[k][0] == tag), 0):
+            del self.open[begin:]
 
     def handle_data(self, _: str, /) -> None:
-        self._record_start(not self.depth)
+        self._record_start(not self.open[-1][1])
 
     def handle_comment(self, _: str, /) -> None:
         self._record_start()
