@@ -270,6 +270,9 @@ def test_no_file_is_served_and_every_answer_has_a_policy(client: TestClient) -> 
     assert client.get("/translate").headers["Allow"] == "POST"
     long = client.get("/explain", params={"q": "\n".join(["", " ", *["a"] * 9]), **EN_ZH_PARAMETERS})
     assert long.text.count('"log_prob"') == 5
+    from_right_or_left = r'<\w+ id="(\w+)"[^>]* dir="auto"'
+    assert re.findall(from_right_or_left, long.text) == ["sentence", "text", "translation"]
+    assert re.findall(from_right_or_left, client.get("/").text) == ["text", "translation"]
     assert client.get("/explain", params={"q": " ", **EN_ZH_PARAMETERS}).status_code == 400
 
 
