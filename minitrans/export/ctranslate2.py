@@ -119,6 +119,7 @@ def _log_prob_difference(engine: Any, model: Transformer, pieces: Sequence[str])
     ordinary = [i for i in range(c.vocab_size - 1, 0, -1) if i not in (c.pad_id, c.bos_id, c.eos_id)]
     differences = []
     for src, tgt in ((ordinary[:5], ordinary[2:9:2]), (ordinary[3:5], ordinary[:6])):
+        src, tgt = src[: c.max_len - 1], tgt[: c.max_len - 1]
         src_ids, tgt_ids = torch.tensor([[*src, c.eos_id]]), torch.tensor([[c.bos_id, *tgt, c.eos_id]])
         (expected,) = token_log_probs(suppress_pad_bos(model(src_ids, tgt_ids[:, :-1]), c), tgt_ids[:, 1:])
         (scored,) = engine.score_batch([[pieces[i] for i in src]], [[pieces[i] for i in tgt]], max_input_length=0)

@@ -59,6 +59,7 @@ def test_loading_leaves_our_threads_alone(tmp_path: Path) -> None:
         (constant_output_model(PAD, BOS, 7), [1], [[7] * 14]),  # which are never written
         (constant_output_model(7), [1, 2, 8], [[7] * 14, [7] * 16, [7] * 17]),  # each has a length limit of its own
         (random_model(2, max_len=1200).float(), [1199], None),  # longer than the engine takes by default
+        (random_model(2, max_len=2).float(), [1, 1], None),
         (random_model(3).float().apply(lambda module: setattr(module, "eps", 0.25)), [6, 4, 8, 3, 7], None),
     ],
 )
@@ -68,7 +69,9 @@ def test_the_engine_takes_our_tokens_where_a_model_is_special(
     ids = random_ids(1, lengths, max(lengths)).tolist()  # without EOS, which the engine appends itself:
     sources = [[BOS if i == EOS else i for i in row[:n]] for row, n in zip(ids, lengths, strict=True)]
     own = [greedy_decode(CachedStepper(model), torch.tensor([[*source, EOS]]))[0].ids for source in sources]
-    assert engine_greedy(make_engine(model, tmp_path), DUMMY_VOCABULARY, model.config.max_len, sources) == own
+    engine = make_engine(model, tmp_path)
+    assert engine_greedy(engine, DUMMY_VOCABULARY, model.config.max_len, sources) == own
+    assert export_ctranslate2._log_prob_difference(engine, model, DUMMY_VOCABULARY) < 1e-4
     assert expected is None or own == expected
 
 
