@@ -47,5 +47,6 @@ def _shade(weight: float) -> str:
 
 
 def _piece_label(piece: str) -> str:
-    """A piece without control characters, and with a mark for its space."""
-    return clean(piece.replace("\u2581", "␣")) or "?"
+    """A piece without control characters, with a mark for its space, and a circle where nothing else has a width."""
+    label = clean(piece.replace("\u2581", "␣"))
+    return label if cell_len(label) else f"◌{label}"
