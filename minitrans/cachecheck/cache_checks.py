@@ -384,7 +384,7 @@ def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
     if "rollback" in case.model.variants:
         case = case.with_variant("rollback")
     longest, deviations = case.model.max_len or sys.maxsize, []
-    for span in [span for span in case.model.window_sizes if span + 2 <= longest] or [MAX_DRAFT]:
+    for span in [span for span in case.model.window_sizes if 0 < span <= longest - 2] or [MAX_DRAFT]:
         most = span if span <= LONG_LENGTH else ALL_SPLITS_LENGTH
         prompt, length = max(1, span - most), min(span + 2 * most, longest)
         right = case.with_tokens(extend_tokens(case, length))

@@ -14,6 +14,7 @@ from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 
 NEVER = -1000.0  # a logit of less is that of a token that is never put out: -inf, -1e9 or the like
 LOWEST = -2.0  # in units of the largest other one: logits below are not told apart
+MIN_TOKENS = 3  # of a sentence: one to drop again stands between two others
 CASE_SIZES = 3, 9, 7  # rows, tokens of each, and tokens of the longest source
 
 
@@ -41,8 +42,10 @@ def cases_by_dtype(model: CachedModel[Any]) -> dict[torch.dtype, ModelAndTokens[
     """The same sentences for the model in each dtype that it can be had in: float64 and the lower ones.
 
     Raises:
-        NotOfferedError: It computes in none of them.
+        NotOfferedError: It computes in none of them, or takes too few tokens.
     """
+    if (model.max_len or MIN_TOKENS) < MIN_TOKENS:
+        raise NotOfferedError(f"it takes {model.max_len} tokens, and the checks need sentences of {MIN_TOKENS}")
     cases: dict[torch.dtype, ModelAndTokens[Any]] = {}
     errors = {}
     for dtype in (torch.float64, *LOWER_DTYPES):

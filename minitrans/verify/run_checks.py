@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from minitrans.cachecheck.check import LOWER_DTYPES, Caught, Check, Report, Result
-from minitrans.errors import nearest_name_error
+from minitrans.errors import UserError, nearest_name_error
 from minitrans.model.transformer import Transformer
 from minitrans.translate.backend import CompiledMode, can_verify_compiled
 from minitrans.verify.checks import CHECKS
@@ -27,11 +27,14 @@ def run(
             always, or an error. Where it is measured, a difference is a failure.
 
     Raises:
-        UserError: Compiled code is required, and is not there or cannot be compiled.
+        UserError: Compiled code is required, and is not there or cannot be compiled; or the model is too small.
     """
     chosen = checks_to_run(compiled)  # first, because it may raise
     if subject is None:
         subject = model_and_random_pairs(fresh_model() if model is None else model)
+    c = subject.model.config
+    if c.max_len < 3 or c.d_model < 2:  # no token lies between two others, or a norm leaves nothing
+        raise UserError(f"max_len {c.max_len} and d_model {c.d_model} are too small to check; the least are 3 and 2")
     subjects = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER_DTYPES)}
     return Report([check.run(subjects) for check in chosen])
 

@@ -73,6 +73,12 @@ def test_a_right_model_passes_all_that_it_offers() -> None:
     }
     assert covered == set(CHECKS_BY_ID)  # no check but has a fault of its own
     assert all(set(result.by_dtype) == {"float64", "float32", "bfloat16"} for result in report.checks[:1])
+    small = Toy()
+    small.max_len, small.window_sizes = 3, (0, 6)  # 0: none
+    assert failed_results(small) == {}
+    small.max_len = 2
+    with pytest.raises(AssertionError, match=r"^no full pass: it takes 2 tokens, and the checks need sentences of 3$"):
+        check_cache(small)
 
 
 @pytest.mark.parametrize("fault", PATTERN_AND_CHECKS_BY_FAULT)

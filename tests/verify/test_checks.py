@@ -14,6 +14,7 @@ from torch import Tensor
 
 from minitrans import verify
 from minitrans.cachecheck.check import LOWER_DTYPES, Report
+from minitrans.errors import UserError
 from minitrans.model.attention import scaled_dot_product_attention
 from minitrans.model.decoding import CachedStepper, Hypothesis, Stepper, beam_search
 from minitrans.model.transformer import Transformer
@@ -117,8 +118,13 @@ def test_a_fault_of_one_attention_is_noticed_whichever_it_is(id_: str, i: int) -
 
 
 def test_small_models_are_measured_with_shorter_sentences_and_any_dropout_is_off() -> None:
-    model = Transformer(replace(fresh_model().config, max_len=5, dropout=0.4, attention_dropout=0.4))
+    model = Transformer(replace(fresh_model().config, max_len=3, dropout=0.4, attention_dropout=0.4))
     assert failed_results(verify.run(model)) == []
+    for size in ({"max_len": 2}, {"d_model": 1, "d_head": 4}):
+        with pytest.raises(
+            UserError, match=r"^max_len \d+ and d_model \d+ are too small to check; the least are 3 and 2"
+        ):
+            verify.run(Transformer(replace(fresh_model().config, **size)))
 
 
 # The same models every time: no bound on what rounding in bfloat16 does to a model holds for all models.
