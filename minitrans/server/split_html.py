@@ -10,9 +10,9 @@ from minitrans.errors import UserError
 OPAQUE_TAGS = "script", "style", "pre", "code"  # whose texts are not translated
 VOID_TAGS = "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"
 # The elements that end where this one begins, without an end tag.
-ENDED_TAGS = dict.fromkeys(("p", "div", "ul", "ol", "table", "h1", "h2", "h3", "pre"), ("p",)) | {"li": ("p", "li")}
-ENDED_TAGS |= dict.fromkeys(("dt", "dd"), ("p", "dt", "dd")) | dict.fromkeys(("td", "th"), ("p", "td", "th"))
-ENDED_TAGS |= {"tr": ("p", "td", "th", "tr"), "option": ("option",)}
+ENDED_TAGS = dict.fromkeys(("p", "div", "ul", "ol", "dl", "table", "h1", "h2", "h3", "pre"), "p")
+ENDED_TAGS |= dict.fromkeys(("dt", "dd"), "p dt dd") | dict.fromkeys(("td", "th"), "p td th")
+ENDED_TAGS |= {"li": "p li", "tr": "p td th tr", "option": "option"}
 
 
 def split_html(html: str) -> list[str]:
@@ -49,7 +49,7 @@ class _PieceStartParser(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._record_start()
-        while self.open[-1][0] in ENDED_TAGS.get(tag, ()):
+        while self.open[-1][0] in ENDED_TAGS.get(tag, "").split():
             self.open.pop()
         if tag not in VOID_TAGS:
             no = any(name == "translate" and (value or "").lower() == "no" for name, value in attrs)
