@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
@@ -330,8 +330,8 @@ class Translator:
 
     def _encode_sources(self, lines: Sequence[str], first_line: int) -> list[list[EncodedSource]]:
         """The sentences of each line as the model is to see them, never more of one than it can take."""
-        if isinstance(lines, str):
-            raise TypeError("lines is one text, whose letters would be translated one by one; give a list of texts")
+        if isinstance(lines, str) or not isinstance(lines, Sized):  # its letters; or what can be read only once
+            raise TypeError(f"lines is a {type(lines).__name__}; give a list of texts: [text], or list(lines)")
         tokenizer, longest = self.bundle.tokenizer, self.bundle.model.config.max_len - 1
         sources: list[list[EncodedSource]] = [[] for _ in lines]
         for number, line in enumerate(lines, first_line):

@@ -1,3 +1,4 @@
+import io
 import math
 import time
 from collections.abc import Callable
@@ -325,10 +326,13 @@ def test_a_run_is_loaded_on_the_device_that_is_asked_for(tiny_run: Path) -> None
     assert all(tensor.is_meta for tensor in (*model.parameters(), model.positions))
 
 
-def test_one_text_in_place_of_a_list_is_refused(translator: Translator) -> None:
-    for translate in (translator.translate, lambda text: translator.n_best(text, 2)):
-        with pytest.raises(TypeError, match="lines is one text"):
-            translate("I love you.")
+@pytest.mark.parametrize(
+    "lines", ["I love you.", iter(["a"]), io.StringIO("a\n")], ids=lambda lines: type(lines).__name__
+)
+def test_one_text_and_what_can_be_read_only_once_are_refused(translator: Translator, lines: Any) -> None:
+    for translate in (translator.translate, lambda lines: translator.n_best(lines, 2)):
+        with pytest.raises(TypeError, match=f"^lines is a {type(lines).__name__}; give a list of texts"):
+            translate(lines)
 
 
 def test_the_n_best_are_different_texts_at_their_best(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
