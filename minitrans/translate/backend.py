@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 
@@ -57,6 +57,8 @@ def describe_backends() -> str:
 
 def _try_compiled(mode: CompiledMode, work: str, use: Callable[[Any], T], admitted: str = COMPILED_NAME) -> T | None:
     """What `use` gets from compiled code; None if that is off, missing or refuses. `admitted` names what then works."""
+    if mode not in get_args(CompiledMode):
+        raise ValueError(f"compiled is {mode!r}; it must be auto, off or require")
     _backend_by_work[work] = PLAIN_NAME
     if mode == "off":
         log_once(logging.INFO, f"{work} in {PLAIN_NAME}: compiled code is off")
