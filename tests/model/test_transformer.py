@@ -295,6 +295,14 @@ def test_what_a_hook_puts_in_the_place_of_an_output_reaches_the_logits(name: str
     assert worst_deviation([got], [before]) > 1e-3
 
 
+def test_steps_call_hooks_on_all_modules_but_the_model_lists_and_what_is_sliced() -> None:
+    model, never = random_model(5), {name for name, _ in random_model(5).named_modules()}
+    for name, module in model.named_modules():
+        module.register_forward_hook(lambda *_, name=name: never.discard(name))
+    logits_by_method(model, "step")
+    assert {name.rpartition(".")[2] for name in never} == {"", "layers", "w_qkv"}
+
+
 def need_weights_hook(
     module: nn.Module, arguments: tuple[object, ...], named: dict[str, object]
 ) -> tuple[tuple[object, ...], dict[str, object]]:
