@@ -26,10 +26,11 @@ from minitrans.model.transformer import Transformer
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.2}
 SMOOTHING = 0.1
 LENGTH = 40  # tokens of a long row: more than a block has, and than most windows that somebody may add
-FULL_IDS = torch.arange(2 * LENGTH).view(2, LENGTH) * 37 % 297 + 3
-SRC_IDS = torch.where(torch.arange(LENGTH) < torch.tensor([[LENGTH], [3]]), FULL_IDS, 0)  # a long row and a short one
-TGT_OUT = SRC_IDS.flip(0)
-TGT_IN = F.pad(TGT_OUT[:, :-1], (1, 0), value=1)
+with torch.inference_mode(False), torch.device("cpu"):  # whatever is around the first import
+    FULL_IDS = torch.arange(2 * LENGTH).view(2, LENGTH) * 37 % 297 + 3
+    SRC_IDS = torch.where(torch.arange(LENGTH) < torch.tensor([[LENGTH], [3]]), FULL_IDS, 0)  # one long, one short
+    TGT_OUT = SRC_IDS.flip(0)
+    TGT_IN = F.pad(TGT_OUT[:, :-1], (1, 0), value=1)
 
 NamedTensorPair = tuple[str, Tensor, Tensor]  # what is compared, by the plain way and by the other
 
@@ -40,7 +41,7 @@ def check_training(plan: Plan, dtype: torch.dtype) -> None:
     Raises:
         NotAdmittedError: They differ.
     """
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad(), torch.device("cpu"):
         torch.manual_seed(1)
         model = _small_model(plan).train()
         for tried in dict.fromkeys((torch.float64, dtype)):
@@ -56,8 +57,8 @@ def check_steps(plan: Plan, dtype: torch.dtype) -> None:
     Raises:
         NotAdmittedError: They differ.
     """
-    no_autocast = torch.autocast("cpu", enabled=False)
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad(), no_autocast:
+    no_autocast, cpu = torch.autocast("cpu", enabled=False), torch.device("cpu")
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad(), no_autocast, cpu:
         torch.manual_seed(1)
         model = _small_model(plan).eval()
         for tried in dict.fromkeys((torch.float64, dtype)):

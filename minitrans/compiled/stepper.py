@@ -58,10 +58,10 @@ class CompiledState:
     def __init__(self, cross: Tensor, offsets: Tensor, capacity: int) -> None:
         """Begin with one row for each source, for at most `capacity` steps."""
         self.cross, self.offsets = cross, offsets
-        self.sources = torch.arange(len(offsets) - 1)
+        self.sources = torch.arange(len(offsets) - 1, device="cpu")
         self.blocks: list[Tensor] = []
         self.pointers = (_KVBlockPointer * capacity)()
-        self.slots = torch.arange(len(self.sources), dtype=torch.int32)[:, None].repeat(1, capacity)
+        self.slots = torch.arange(len(self.sources), dtype=torch.int32, device="cpu")[:, None].repeat(1, capacity)
 
     def select_rows(self, rows: Tensor) -> None:
         """Keep the given rows, in the given order: reorders, drops and repeats.
@@ -70,7 +70,7 @@ class CompiledState:
             rows: int64 (R',) indices into the present rows; a row may occur any number of times.
         """
         self.sources, self.slots = self.sources[rows], self.slots[rows]
-        self.slots[:, len(self.blocks) :] = torch.arange(len(rows), dtype=torch.int32)[:, None]
+        self.slots[:, len(self.blocks) :] = torch.arange(len(rows), dtype=torch.int32, device="cpu")[:, None]
 
 
 class CompiledStepper:
@@ -125,9 +125,9 @@ class CompiledStepper:
         lengths = real.sum(-1).tolist()
         if (longest := max(*lengths, capacity)) > self.config.max_len:
             raise ValueError(f"{longest} tokens are more than model.max_len ({self.config.max_len})")
-        offsets, tokens = torch.tensor([0, *accumulate(lengths)]), src_ids[real]
+        offsets, tokens = torch.tensor([0, *accumulate(lengths)], device="cpu"), src_ids[real]
         c = self.config
-        cross = torch.empty(c.n_layers, len(tokens), 2 * c.n_heads * c.head_size, dtype=self.dtype)
+        cross = torch.empty(c.n_layers, len(tokens), 2 * c.n_heads * c.head_size, dtype=self.dtype, device="cpu")
         self._call("encode", self._stepper, tokens, offsets, len(lengths), cross)
         return CompiledState(cross, offsets, capacity)
 
@@ -150,7 +150,7 @@ class CompiledStepper:
         block = state.cross.new_empty(c.n_layers, count, state.cross.size(2))
         state.blocks.append(block)
         state.pointers[t] = _KVBlockPointer(block.data_ptr(), count)
-        log_p, ids = torch.empty(count, n, dtype=self._computed), tokens.new_empty(count, n)
+        log_p, ids = tokens.new_empty(count, n, dtype=self._computed), tokens.new_empty(count, n)
         cross = _KVBlockPointer(state.cross.data_ptr(), state.cross.size(1))
         self._call("step", self._stepper, tokens.contiguous(), count, t, len(state.pointers), addressof(state.pointers),
                    state.slots, state.sources, state.offsets, cross, n, log_p, ids)  # fmt: skip

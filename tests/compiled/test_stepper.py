@@ -16,7 +16,7 @@ from minitrans.compiled import stepper
 from minitrans.compiled.library import DTYPE_SUFFIXES, call_function
 from minitrans.compiled.plan import read_plan
 from minitrans.compiled.stepper import CompiledStepper
-from minitrans.model.decoding import greedy_decode
+from minitrans.model.decoding import beam_search, greedy_decode
 from minitrans.model.transformer import Transformer
 
 pytestmark = needs_compiled
@@ -86,6 +86,13 @@ def test_several_threads_may_use_one_stepper() -> None:
     with ThreadPoolExecutor(3) as pool:
         decoded = pool.map(lambda _: [greedy_decode(fast, batch) for _ in range(10) for batch in batches], range(3))
     assert list(decoded) == [want * 10] * 3
+
+
+def test_whatever_the_default_device_all_is_on_the_cpu() -> None:
+    fast, src_ids = compiled_stepper(random_model(9)), random_ids(10, LENGTHS, max(LENGTHS))
+    before = beam_search(fast, src_ids, 2)
+    with torch.device("meta"):
+        assert beam_search(fast, src_ids, 2) == before
 
 
 def test_it_keeps_the_weights_that_it_was_made_of() -> None:
