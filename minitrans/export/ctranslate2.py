@@ -69,7 +69,7 @@ def save_engine(folder: Path, model: Transformer, pieces: Sequence[str], unk_id:
     encoder, decoder = TransformerEncoderSpec(**sizes), TransformerDecoderSpec(**sizes)
     encoder.embeddings[0].weight = model.src_embedding.weight
     decoder.embeddings.weight = model.tgt_embedding.weight
-    bias = torch.zeros(config.vocab_size)
+    bias = model.output.weight.new_zeros(config.vocab_size)
     bias[[config.pad_id, config.bos_id]] = -torch.inf
     decoder.projection.weight, decoder.projection.bias = model.output.weight, bias
     for side, stack in ((encoder, model.encoder), (decoder, model.decoder)):
