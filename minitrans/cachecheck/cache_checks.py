@@ -221,6 +221,8 @@ def future_gradient(case: ModelAndTokens[Any]) -> Deviation:
         hook.remove()
     if len(embedded) != 1 or embedded[0].shape[:2] != case.tokens.shape:
         raise NotOfferedError("the module that is said to embed the tokens is not called exactly once with them")
+    if not logits.requires_grad:
+        raise NotOfferedError("its full pass is computed without gradients")
     (x,) = embedded
     weights = torch.linspace(-1, 1, logits.size(-1), dtype=logits.dtype)  # the sum of some norms is constant
     errors = []

@@ -67,7 +67,8 @@ def run(model: CachedModel[Any]) -> Report:
     Raises:
         NotOfferedError: It cannot compute a full pass at all.
     """
-    return Report(run_checks(cases_by_dtype(model), CHECKS))
+    with torch.inference_mode(False), torch.autocast("cpu", enabled=False):  # whatever is around
+        return Report(run_checks(cases_by_dtype(model), CHECKS))
 
 
 def run_checks(cases: Mapping[torch.dtype, ModelAndTokens[Any]], checks: Sequence[Check]) -> list[Result]:

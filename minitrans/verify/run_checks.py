@@ -30,13 +30,15 @@ def run(
         UserError: Compiled code is required, and is not there or cannot be compiled; or the model is too small.
     """
     chosen = checks_to_run(compiled)  # first, because it may raise
-    if subject is None:
-        subject = model_and_random_pairs(fresh_model() if model is None else model)
-    c = subject.model.config
-    if c.max_len < 3 or c.d_model < 2:  # no token lies between two others, or a norm leaves nothing
-        raise UserError(f"max_len {c.max_len} and d_model {c.d_model} are too small to check; the least are 3 and 2")
-    subjects = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER_DTYPES)}
-    return Report([check.run(subjects) for check in chosen])
+    with torch.inference_mode(False), torch.autocast("cpu", enabled=False):  # whatever is around
+        if subject is None:
+            subject = model_and_random_pairs(fresh_model() if model is None else model)
+        c = subject.model.config
+        if c.max_len < 3 or c.d_model < 2:  # no token lies between two others, or a norm leaves nothing
+            sizes = f"max_len {c.max_len} and d_model {c.d_model}"
+            raise UserError(f"{sizes} are too small to check; the least are 3 and 2")
+        subjects = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER_DTYPES)}
+        return Report([check.run(subjects) for check in chosen])
 
 
 def self_test(compiled: CompiledMode = "auto") -> Iterator[Caught]:

@@ -171,7 +171,7 @@ def model_and_id_pairs(
     config = model.config
     batch = collate(sources, targets, config.pad_id, config.bos_id, config.eos_id)
     return ModelAndPairs(
-        model=copy.deepcopy(model).to("cpu", torch.float64).eval(),
+        model=copy.deepcopy(model).to("cpu", torch.float64).eval().requires_grad_(),
         src_ids=batch.src_ids,
         tgt_in=batch.tgt_in,
         tgt_out=batch.tgt_out,

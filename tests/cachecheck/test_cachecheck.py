@@ -64,7 +64,9 @@ def failed_results(model: CachedModel[Any]) -> dict[str, Result]:
 
 
 def test_a_right_model_passes_all_that_it_offers() -> None:
-    report = check_cache(Toy())
+    toy = Toy()
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):  # which change nothing
+        report = check_cache(toy)
     assert report.passed
     assert [result.id for result in report.checks if not result.offered] == []
     assert [result.id for result in report.checks] == [check.id for check in CHECKS]
@@ -360,6 +362,8 @@ def test_a_model_of_functions_offers_what_it_is_given() -> None:
     results = check_cache(Functions(full, step, V, **more, dtype=torch.float64, max_len=MAX_LEN)).checks
     passed = {"steps", "chunks", "lengths", "causal.values", "causal.gradient", "batch", "rows", "rollback"}
     assert {result.id for result in results if result.passed} >= passed
+    results = check_cache(Functions(torch.inference_mode()(full), step, V, **more, dtype=torch.float64)).checks
+    assert [r.detail for r in results if r.id == "causal.gradient"] == ["its full pass is computed without gradients"]
 
 
 def test_a_model_that_cannot_step_is_told_in_its_own_words_and_proves_nothing() -> None:

@@ -50,6 +50,16 @@ def test_every_check_passes_on_a_fresh_model(fresh_model_report: Report) -> None
     assert 1e-8 < rounding["float32"] < 1e-3 < rounding["bfloat16"]
 
 
+def test_every_check_passes_whatever_is_around_it() -> None:
+    """Of a model whose parameters are frozen, too."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+            assert failed_results(verify.run(fresh_model().requires_grad_(False))) == []
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(50))
 def test_every_check_passes_whatever_the_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
