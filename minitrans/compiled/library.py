@@ -121,7 +121,7 @@ def _find_cached(cache: Path, name: str) -> Path | None:
 
 def _build_cached(command: list[str], cache: Path, name: str) -> Path:
     """Compile a library into the cache as its user's alone."""
-    if sys.stderr.isatty():
+    if os.isatty(2):
         print(f"minitrans: compiling {command[-1]}, once on this machine ...", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="compiling-", dir=cache) as folder:
         made = Path(folder, "library")

@@ -17,7 +17,6 @@ import logging
 import os
 import re
 import reprlib
-import sys
 import tempfile
 import zlib
 from collections.abc import Container, Iterator
@@ -42,7 +41,7 @@ CHUNK = 1_000  # pairs in memory at once while they are read
 PAIR_SCHEMA = pa.schema({"source": pa.string(), "target": pa.string()})
 
 logging.getLogger("datasets").setLevel(logging.CRITICAL)  # it raises the errors that it logs, and we report them once
-if not sys.stderr.isatty():
+if not os.isatty(2):
     datasets.disable_progress_bars()
 
 

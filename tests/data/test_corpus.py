@@ -1,4 +1,5 @@
 import os
+import runpy
 import socket
 import subprocess
 import sys
@@ -342,6 +343,11 @@ def test_tokenized_columns(corpus: DatasetDict, tokenizer: Tokenizer, capfd: pyt
             assert rows.ids.tolist() == [i for row in pairs[side] for i in row]
             assert (str(rows.ids.dtype), str(rows.lengths.dtype)) == ("int32", "int64")
     assert capfd.readouterr() == ("", "")  # no progress bar off the terminal
+
+
+def test_standard_error_may_be_of_any_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    runpy.run_path(readers.__file__)
 
 
 def test_everything_is_made_once_for_the_same_text(
