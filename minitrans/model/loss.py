@@ -64,8 +64,8 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id
         Scalar of the dtype of `weight`: the sum over the real positions, in nats.
     """
     device = hidden.device.type
-    if torch.is_autocast_enabled(device):  # which on a GPU leaves what a norm gives in float32
-        hidden = hidden.to(torch.get_autocast_dtype(device))
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        hidden = hidden.to(torch.get_autocast_dtype(device))  # on a GPU, what a norm gives is in float32
 
     def loss_of(h: Tensor, y: Tensor) -> Tensor:
         return label_smoothed_cross_entropy((h @ weight.to(h.dtype).T).to(weight.dtype), y, pad_id, smoothing)

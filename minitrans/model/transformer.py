@@ -286,6 +286,7 @@ class Transformer(nn.Module):
         if end > self.config.max_len:
             raise ValueError(f"{end} tokens are more than model.max_len ({self.config.max_len})")
         x = embedding(ids) * math.sqrt(self.config.d_model) + self.positions[offset:end]
-        if torch.is_autocast_enabled(x.device.type):  # from here on all is in the lower dtype, not the products alone
-            x = x.to(torch.get_autocast_dtype(x.device.type))
+        device = x.device.type
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+            x = x.to(torch.get_autocast_dtype(device))  # from here on all is in it, not the products alone
         return self.dropout(x)

@@ -130,6 +130,7 @@ def test_everything_is_made_on_the_device_of_the_ids() -> None:
     with torch.device("meta"):  # where a tensor goes that is made without a device; it cannot be computed with
         assert torch.equal(logits_by_method(model, "forward"), before)
         assert worst_deviation([logits_by_method(model, "step")], [before]) <= ATOL
+    assert model.to("meta")(SRC_IDS.to("meta"), TGT_IN.to("meta")).shape == before.shape  # as sizes are computed
 
 
 def intermediate_dtypes(model: Transformer) -> set[torch.dtype]:
