@@ -103,6 +103,11 @@ class Translator:
         self._reader = bundle.tokenizer.make_reader(bundle.source_words)
         self.split_sentences = False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles have a copy of the bundle, and make compiled code anew: it holds pointers."""
+        made_of = self.bundle, "auto" if self.compiled else "off"
+        return type(self), made_of, {"split_sentences": self.split_sentences}
+
     @classmethod
     def load(
         cls, run: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32, compiled: CompiledMode = "off"

@@ -1,6 +1,8 @@
 """Who computes: compiled code where it may; where it may not, the plain model, of which one line tells, or an error."""
 
+import copy
 import logging
+import pickle
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -298,6 +300,19 @@ def test_a_change_after_loading_changes_the_next_translation(change: str, bundle
     before = translator.translate(LINES)
     CHANGES_AFTER_LOADING[change](bundle.model, monkeypatch)
     assert translator.translate(LINES) == translator.translate(LINES, use_cache=False) != before
+
+
+@needs_compiled
+@pytest.mark.parametrize("mode", ["off", "require"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda translator: pickle.loads(pickle.dumps(translator))])
+def test_a_copy_translates_alike(
+    copied: Callable[[Translator], Translator], mode: CompiledMode, bundle: Bundle
+) -> None:
+    translator = Translator(bundle, mode)
+    translator.split_sentences = True
+    other = copied(translator)
+    assert (other.compiled, other.split_sentences, other.bundle is bundle) == (mode == "require", True, False)
+    assert other.translate(LINES) == translator.translate(LINES)
 
 
 @needs_compiled
