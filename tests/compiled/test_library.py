@@ -208,10 +208,8 @@ def test_a_terminal_is_told_what_is_compiled_and_how_long_it_took(
     with monkeypatch.context() as patch:  # ends before `capsys` does
         patch.setattr(sys, "stderr", terminal)
         assert [load()[1], load()[1]] == [True, False]
-    assert (
-        "".join(call.args[0] for call in terminal.write.mock_calls)
-        == f"minitrans: compiling {source}, once on this machine ...\n"
-    )
+    told = "".join(call.args[0] for call in terminal.write.mock_calls)
+    assert told == f"minitrans: compiling {source}, once on this machine ...\n"
 
 
 @pytest.mark.parametrize(

@@ -166,12 +166,9 @@ def test_a_signal_saves_and_the_run_goes_on(corpus: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize("in_thread", [False, True])  # where no signals are heard
 def test_the_signals_are_given_back(in_thread: bool, corpus: Path, tmp_path: Path) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    config = parse_config(run_flags(corpus, tmp_path / "run", max_steps=2))
     with ThreadPoolExecutor(1) as pool:
-        list(
-            (pool.map if in_thread else map)(
-                run.train, [parse_config(run_flags(corpus, tmp_path / "run", max_steps=2))]
-            )
-        )
+        list((pool.map if in_thread else map)(run.train, [config]))
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
