@@ -296,7 +296,10 @@ BAD_CORPORA: list[tuple[Mapping[str, str | bytes], str]] = [
     (OTHER_FILES | {"train.en.gz": GZIP_BYTES[:10] + b"\x07" + GZIP_BYTES[11:]}, f"{GZIP_MESSAGE} ... block"),
     (OTHER_FILES | {"train.en.gz": gzip.compress(bytes(1 << 23))}, "train.en.gz, line 1: it has more than 4194304 by"),
 ]
-BAD_SPLIT_SLICES = ["half", "all[", "all[::2]", "all[0.5:]"]
+BAD_SPLIT_SLICES = [
+    *((part, f"there is no split {part}, only: all; or") for part in ("half", "all[", "all[::2]", "all[0.5:]")),
+    *((part, f"{part} holds no pairs; all has 2") for part in ("all[2:]", "all[1:1]", "all[-1:1]", "all[:10%]")),
+]
 NON_FOLDER_PATHS = ["corpus", "./corpus", "../corpus", "/nowhere/corpus", "run/corpus", "a/b/corpus", "one"]
 BAD_RUN_CONFIGS = [
     *((text, "run/config.yaml is not YAML: ") for text in ("data: [", "[" * 10_000, "data: !!int x")),
@@ -489,9 +492,9 @@ REFUSAL_CASES: list[tuple[Setup, str, str]] = [
         (
             {"corpus/all.en": "a\nb\n", "corpus/all.zh": "a\nb\n"},
             f"{TRAIN_ON_CORPUS} --data.splits.train all --data.splits.valid {part}",
-            f"data.splits.valid is {part}: ",
+            f"data.splits.valid is {part}: {said}",
         )
-        for part in BAD_SPLIT_SLICES
+        for part, said in BAD_SPLIT_SLICES
     ),
     *(
         ({}, f"{TRAIN} --data.path {name}", f"cannot read data.path {Path(name)} ... directory; give a folder with")

@@ -3,8 +3,10 @@
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Container
 from dataclasses import replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -13,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import sentencepiece
-from datasets import Dataset, DatasetDict, ReadInstruction
+from datasets import Dataset, DatasetDict
 from jsonargparse import ArgumentParser
 
 from minitrans.data import filters
 from minitrans.data.batching import IdRows
-from minitrans.data.readers import CHUNK, PAIR_SCHEMA, OpenSplit, is_path, open_splits, open_train, read_tables
+from minitrans.data.readers import CHUNK, PAIR_SCHEMA, OpenSplit, open_splits, open_train, read_tables
 from minitrans.data.setting_types import read_settings
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
@@ -29,6 +31,7 @@ from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 logger = logging.getLogger("minitrans")
 
+_PIECE = r"(?s)(.*?)(?:\[(-?[0-9]+%?)?:(-?[0-9]+%?)?\])?"  # of a corpus, as `load_dataset` has it: train[:90%]
 _VALIDATION_SPLIT_NAMES = ("valid", "val", "validation", "dev")  # the first of these that is there becomes `valid`
 
 _READER_VERSION = 1  # raise it when the same files are read differently: what was kept on disk is then read again
@@ -244,32 +247,36 @@ def _read_split(split: OpenSplit, config: DataConfig) -> Dataset:
 
 
 def _read_splits(config: DataConfig) -> dict[str, Dataset]:
-    """Read all splits under the names that they are to have; `valid` keeps the one that it has."""
-    splits = {}
-    for name, split in open_splits(config).items():
+    """Read the splits under the names that they are to have, no others; `valid` keeps the one that it has."""
+    opened = open_splits(config)
+
+    @cache
+    def read(name: str) -> Dataset:
+        split = opened[name]()
         if config.streaming and name == config.train_split:
             split = split._replace(row_stream=split.row_stream.take(_TOKENIZER_PAIRS))
-        elif not split.content_key and config.splits is not None and name not in config.splits.values():
-            continue  # a stream that nobody needs
-        splits[name] = _read_split(split, config)
-        if is_path(config.path) and not len(splits[name]):
-            raise UserError(f"{config.path} holds no sentences for {name}; fill or remove its files")
-    if config.splits is None:
-        return splits
-    return {split: _slice_splits(splits, split, part) for split, part in config.splits.items()}
+        pairs = _read_split(split, config)
+        if not len(pairs):
+            raise UserError(f"{config.path} holds no sentences for {name}; fill or remove it, or set data.splits")
+        return pairs
 
+    def take(part: str, where: str) -> Dataset:
+        if part in opened:
+            return read(part)
+        pieces = []
+        for piece in re.split(r"\s*\+\s*", part):
+            name, *span = re.fullmatch(_PIECE, piece).groups()  # type: ignore[union-attr]  # any text has a name
+            if name not in opened:
+                raise UserError(f"{where}: there is no split {name}, only: {', '.join(opened)}; or [1:9] after one")
+            n = len(read(name))
+            bounds = (b if b is None else round(int(b.strip("%")) * (n if "%" in b else 100) / 100) for b in span)
+            if not (numbers := range(n)[slice(*bounds)]):
+                raise UserError(f"{where}: {piece} holds no pairs; {name} has {n}")
+            pieces.append(read(name).select(numbers))
+        return datasets.concatenate_datasets(pieces)
 
-def _slice_splits(splits: dict[str, Dataset], split: str, part: str) -> Dataset:
-    """Take a part of the splits, written as `load_dataset` has it: train, train[:90%], train+extra[-1000:]."""
-    if part in splits:
-        return splits[part]
-    try:
-        instructions = ReadInstruction.from_spec(part).to_absolute({name: len(rows) for name, rows in splits.items()})
-    except ValueError as error:
-        raise UserError(f"data.splits.{split} is {part}: {clean(str(error))}") from error
-    return datasets.concatenate_datasets(
-        [splits[i.splitname].select(range(len(splits[i.splitname]))[i.from_ : i.to]) for i in instructions]
-    )
+    parts = config.splits or {name: name for name in opened}
+    return {split: take(part, f"data.splits.{split} is {part}") for split, part in parts.items()}
 
 
 def _pair_hashes(pairs: Dataset, config: DataConfig) -> filters.PairHashes:

@@ -19,7 +19,8 @@ import re
 import reprlib
 import tempfile
 import zlib
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from textwrap import shorten
@@ -59,18 +60,18 @@ class OpenSplit(NamedTuple):
     content_key: tuple[object, ...]
 
 
-def open_splits(config: DataConfig) -> dict[str, OpenSplit]:
-    """Open all splits of a corpus, under the names that its files or the hub give them.
+def open_splits(config: DataConfig) -> dict[str, Callable[[], OpenSplit]]:
+    """Find all splits of a corpus, under the names that its files or the hub give them; a call opens one.
 
     Raises:
-        UserError: The corpus is not there, or its files do not fit together.
+        UserError: The corpus is not there, or its files do not fit together; or the call's cannot be read.
     """
     return _open_folder(UPath(config.path), config) if is_path(config.path) else _open_hub(config)
 
 
 def open_train(config: DataConfig) -> OpenSplit:
     """Open the whole training split, which `load_corpus` has found there; raises as `open_splits` does."""
-    return open_splits(config)[config.train_split]
+    return open_splits(config)[config.train_split]()
 
 
 def read_tables(split: OpenSplit, n_pairs: int, config: DataConfig) -> Iterator[pa.Table]:
@@ -93,7 +94,7 @@ def is_path(path: str) -> bool:
     return os.path.isdir(Path(path).parent) or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", path)
 
 
-def _open_hub(config: DataConfig) -> dict[str, OpenSplit]:
+def _open_hub(config: DataConfig) -> dict[str, Callable[[], OpenSplit]]:
     source, target = config.columns
     try:
         loaded = datasets.load_dataset(config.path, config.name, cache_dir=config.cache_dir, streaming=config.streaming)
@@ -103,28 +104,29 @@ def _open_hub(config: DataConfig) -> dict[str, OpenSplit]:
             f"({clean(str(error))}); to use your own text, give a folder with train.{source} and "
             f"train.{target}, or train.tsv"
         ) from error
-    splits = {}
+    splits: dict[str, Callable[[], OpenSplit]] = {}
     for split, pairs in loaded.items():
         rows = pairs if config.streaming else pairs.to_iterable_dataset().with_format("arrow")
         content = () if config.streaming else (pairs._fingerprint,)
-        splits[split] = OpenSplit(f"{config.path}, {split}", rows, content)
+        splits[split] = partial(OpenSplit, f"{config.path}, {split}", rows, content)
     return splits
 
 
-def _open_folder(folder: UPath, config: DataConfig) -> dict[str, OpenSplit]:
-    splits = {}
-    for split, parts in _find_files(folder, config).items():
-        streamed = config.streaming and split == config.train_split
-        content = () if streamed else tuple((_file_format(path), _file_sha256(path)) for part in parts for path in part)
-        if _file_format(parts[0][0]) == ".parquet":
-            rows = _open_parquet([path for [path] in parts])
-            rows = rows if streamed else rows.with_format("arrow")  # faster
-        else:
-            # `from_generator` would take a lock where Hugging Face keeps data sets.
-            rows = IterableDataset(ExamplesIterable(_text_rows, {"parts": parts, "config": config}))
-        where = str(parts[0][0]) if len(parts) == 1 else f"{parts[0][0]} to {parts[-1][0].name}"
-        splits[split] = OpenSplit(where, rows, content)
-    return splits
+def _open_folder(folder: UPath, config: DataConfig) -> dict[str, Callable[[], OpenSplit]]:
+    return {split: partial(_open_files, split, parts, config) for split, parts in _find_files(folder, config).items()}
+
+
+def _open_files(split: str, parts: list[tuple[UPath, ...]], config: DataConfig) -> OpenSplit:
+    streamed = config.streaming and split == config.train_split
+    content = () if streamed else tuple((_file_format(path), _file_sha256(path)) for part in parts for path in part)
+    if _file_format(parts[0][0]) == ".parquet":
+        rows = _open_parquet([path for [path] in parts])
+        rows = rows if streamed else rows.with_format("arrow")  # faster
+    else:
+        # `from_generator` would take a lock where Hugging Face keeps data sets.
+        rows = IterableDataset(ExamplesIterable(_text_rows, {"parts": parts, "config": config}))
+    where = str(parts[0][0]) if len(parts) == 1 else f"{parts[0][0]} to {parts[-1][0].name}"
+    return OpenSplit(where, rows, content)
 
 
 def _open_parquet(paths: list[UPath]) -> IterableDataset:

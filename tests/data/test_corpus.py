@@ -222,10 +222,13 @@ def test_names_of_splits_and_their_files(tmp_path: Path, files: dict[str, str]) 
     assert load_corpus(data_config(folder))["train"]["source"][-1] == "new"
 
 
-def test_parts_of_local_splits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["all", "europarl-v7.de-en", "my news"])
+def test_parts_of_local_splits(tmp_path: Path, name: str) -> None:
+    """What nobody needs may be faulty."""
     pairs = [(f"a{i}", f"b{i}") for i in range(100)]
-    folder = write_pairs(tmp_path / "corpus", "lines", {"all": [*pairs, ("", "x")]})
-    splits = {"train": "all[20:]", "dev": "all[:10%]", "test": "all[10:20]"}
+    folder = write_pairs(tmp_path / "corpus", "lines", {name: [*pairs, ("", "x")]})
+    write_files(folder, {"metadata.csv": "a,b\n1,2\n", "damaged.parquet": "PAR1"})
+    splits = {"train": f"{name}[20:]", "dev": f"{name}[:10%]", "test": f"{name}[10:15]+{name}[-86:-81]"}
     corpus = load_corpus(data_config(folder, splits=splits))
     assert list(corpus) == ["train", "valid", "test"]
     assert pairs_of_split(corpus, "train") == pairs[20:]
