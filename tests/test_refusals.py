@@ -282,10 +282,8 @@ BAD_CORPORA: list[tuple[Mapping[str, str | bytes], str]] = [
     ({"train.1.tsv": TSV, "train.2.tsv": TSV + "two\n"}, "train.2.tsv, line 3: 1 fields, but the header has 2"),
     ({"train.1.en": "a\n", "train.1.zh": "a\n", "train.2.en": "a\n"}, "train.2.zh is missing, the other side"),
     ({"train.1.parquet": PARQUET_BYTES, "train.2.parquet": b"PAR1"}, "train.2.parquet: not a readable Parquet file"),
-    (
-        {"train.1.parquet": PARQUET_BYTES, "train.2.parquet": BAD_PARQUET},
-        "train.1.parquet to train.2.parquet: not a readable",
-    ),
+    ({"train.1.parquet": PARQUET_BYTES, "train.2.parquet": BAD_PARQUET}, "/train.2.parquet: not a readable Parquet"),
+    ({"train.parquet.gz": gzip.compress(PARQUET_BYTES)}, "train.parquet.gz: not a readable Parquet file ("),
     ({"train.parquet": parquet_bytes(en=[1], zh=["a"])}, "train.parquet: column en holds int64, not text"),
     ({"train.parquet": parquet_bytes(en=["a"], de=["a"])}, "train.parquet: no column zh, only: en, de;"),
     ({"train.parquet": BAD_PARQUET}, "train.parquet: not a readable Parquet file ... UTF8"),

@@ -2,13 +2,13 @@
 
 A folder may lie elsewhere, at an address such as s3://bucket/corpus that fsspec knows. A split may be in many files.
 
-Parquet and the hub are left to `datasets`. Text files are read here, because its readers change text silently: they
-fill up a row of a tsv or csv that is too short, shift the columns of one that is too long, end a line at a carriage
-return in it, turn the JSON string "2020-01-01" into a time, and cannot say which line of a file is not UTF-8.
+The hub is left to `datasets`. Files are read here, because its readers take no Parquet with columns of some types, and
+change text silently: they fill up a row of a tsv or csv that is too short, shift the columns of one that is too long,
+end a line at a carriage return in it, turn the JSON string "2020-01-01" into a time, and cannot say which line of a
+file is not UTF-8.
 """
 
 import csv
-import glob
 import gzip
 import hashlib
 import io
@@ -17,7 +17,6 @@ import logging
 import os
 import re
 import reprlib
-import tempfile
 import zlib
 from collections.abc import Callable, Container, Iterator
 from functools import partial
@@ -29,8 +28,8 @@ from typing import NamedTuple
 import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Dataset, IterableDataset
-from datasets.iterable_dataset import ExamplesIterable
+from datasets import IterableDataset
+from datasets.iterable_dataset import ArrowExamplesIterable, ExamplesIterable
 from upath import UPath
 
 from minitrans.data.settings import DataConfig
@@ -86,7 +85,10 @@ def read_tables(split: OpenSplit, n_pairs: int, config: DataConfig) -> Iterator[
     except UserError:
         raise
     except Exception as error:  # whatever the network, the hub or the data set's files come up with
-        raise _unreadable_error(split.where, error) from error
+        reason = shorten(clean(str(error)), 500)
+        raise UserError(
+            f"{split.where}: cannot read further ({reason}); use --resume to continue a run that has begun"
+        ) from error
 
 
 def is_path(path: str) -> bool:
@@ -120,7 +122,8 @@ def _open_files(split: str, parts: list[tuple[UPath, ...]], config: DataConfig) 
     streamed = config.streaming and split == config.train_split
     content = () if streamed else tuple((_file_format(path), _file_sha256(path)) for part in parts for path in part)
     if _file_format(parts[0][0]) == ".parquet":
-        rows = _open_parquet([path for [path] in parts])
+        paths = [path for [path] in parts]
+        rows = IterableDataset(ArrowExamplesIterable(_parquet_tables, {"paths": paths, "config": config}))
         rows = rows if streamed else rows.with_format("arrow")  # faster
     else:
         # `from_generator` would take a lock where Hugging Face keeps data sets.
@@ -129,23 +132,19 @@ def _open_files(split: str, parts: list[tuple[UPath, ...]], config: DataConfig) 
     return OpenSplit(where, rows, content)
 
 
-def _open_parquet(paths: list[UPath]) -> IterableDataset:
+def _parquet_tables(paths: list[UPath], config: DataConfig) -> Iterator[tuple[int, pa.Table]]:
+    """Read no columns but those of the two languages: others may be of any type; `datasets` wants a key."""
     for path in paths:
         try:
-            with path.open("rb") as file:
-                pq.read_schema(file)
+            with path.open("rb") as stream:
+                file = pq.ParquetFile(stream)
+                _select_columns(file.schema_arrow.empty_table(), str(path), config)  # its error names all columns
+                for batch in file.iter_batches(CHUNK, columns=["translation", *config.columns]):
+                    yield 0, _select_columns(pa.table(batch), str(path), config).rename_columns(config.columns)
+        except UserError:
+            raise
         except Exception as error:  # a damaged file may cause any error
-            raise _unreadable_error(str(path), error) from error
-    names = [glob.escape(str(path)) for path in paths]
-    with tempfile.TemporaryDirectory() as folder:  # for a lock; `load_dataset` would ask the hub for a file
-        return Dataset.from_parquet(names, cache_dir=folder, streaming=True, batch_size=CHUNK)
-
-
-def _unreadable_error(where: str, error: Exception) -> UserError:
-    reason = shorten(clean(str(error)), 500)
-    if where.endswith(".parquet"):
-        return UserError(f"{where}: not a readable Parquet file ({reason})")
-    return UserError(f"{where}: cannot read further ({reason}); use --resume to continue a run that has begun")
+            raise UserError(f"{path}: not a readable Parquet file ({shorten(clean(str(error)), 500)})") from error
 
 
 def _find_files(folder: UPath, config: DataConfig) -> dict[str, list[tuple[UPath, ...]]]:
@@ -299,7 +298,8 @@ def _select_columns(table: pa.Table, where: str, config: DataConfig) -> pa.Table
     sides = []
     for name in config.columns:
         column = table.column(_column_index(names, name, where))
-        if column.type not in (pa.string(), pa.large_string(), pa.null()):  # null: there are no texts in these rows
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):  # null: no texts in these rows
             raise UserError(f"{where}: column {name} holds {column.type}, not text")
         column.validate(full=True)  # UTF-8 included
         sides.append(column.cast(pa.string()).fill_null(""))

@@ -99,12 +99,25 @@ def test_every_format_gives_the_same_text(
         ("parquet", parquet_bytes(en=["a"], zh=pa.array(["1"], pa.large_string())), [("a", "1")]),
         ("parquet", parquet_bytes(translation=[{"zh": "1", "en": "a"}]), [("a", "1")]),
         ("parquet", parquet_bytes(en=[None], zh=["1"]), [("", "1")]),
+        ("parquet", parquet_bytes(en=pa.array(["a"]).dictionary_encode(), zh=["1"]), [("a", "1")]),
+        ("parquet", parquet_bytes(en=pa.array(["a"], pa.string_view()), zh=["1"]), [("a", "1")]),
     ],
 )
 def test_text_is_read_as_it_stands(tmp_path: Path, name: str, content: str | bytes, pairs: Pairs) -> None:
     """Quotation marks of a tsv, what looks like a number, a date or nothing, and every line end but a line feed."""
     folder = write_files(tmp_path / "corpus", {"train.tsv": TSV, "valid.tsv": TSV, f"test.{name}": content})
     assert pairs_of_split(load_corpus(data_config(folder)), "test") == pairs
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_columns_of_parquet_that_are_no_language_do_not_matter(tmp_path: Path, streaming: bool) -> None:
+    """Nor that those of a language differ in type."""
+    meta = pa.array([[("a", "b")]], pa.map_(pa.string(), pa.string()))
+    first = parquet_bytes(meta=meta, en=[None], zh=["1"], score=[1])
+    second = parquet_bytes(zh=pa.array(["2"], pa.large_string()), score=[1.5], en=["b"])
+    files = {"train-1.parquet": first, "train-2.parquet": second, "train-3.parquet": first, "valid.parquet": second}
+    corpus = load_corpus(data_config(write_files(tmp_path / "corpus", files), streaming=streaming))
+    assert [pairs_of_split(corpus, split) for split in corpus] == [[("b", "2")], [("b", "2")]]
 
 
 def test_a_fault_in_the_middle_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
