@@ -133,12 +133,14 @@ def test_a_line_after_ten_seconds_and_each_minute_says_how_far_it_is(
     assert train(corpus, tmp_path / "slow", "--trainer.accumulate_grad_batches", "3", max_steps=2) == 0
 
 
-@pytest.mark.parametrize(("reversed_epochs", "said"), [("1", []), ("2", ["2, of 1.3"])])
+@pytest.mark.parametrize(
+    ("reversed_epochs", "said"), [("1", []), ("2", ["2, of 1.3"]), ("2 --data.streaming=true", [])]
+)
 def test_pairs_that_stay_reversed_are_told(
     reversed_epochs: str, said: list[str], corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    flags = "--data.reversed_epochs", reversed_epochs, "--trainer.accumulate_grad_batches", "2"
-    assert train(corpus, tmp_path / "run", *flags, "--data.batch_tokens", "5200", max_steps=2) == 0
+    flags = f"--trainer.accumulate_grad_batches 2 --data.batch_tokens 5200 --data.reversed_epochs {reversed_epochs}"
+    assert train(corpus, tmp_path / "run", *flags.split(), max_steps=2) == 0
     assert re.findall("data.reversed_epochs is (.*) epochs:", caplog.text) == said
 
 
