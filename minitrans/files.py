@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from secrets import randbits
 from typing import BinaryIO
 
 from minitrans.errors import UserError
@@ -23,8 +24,8 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
         UserError: The file cannot be written, or another process is writing `path`.partial.
     """
     file_path = os.path.realpath(path)
-    # Two processes may write the same file.
-    temp = Path(f"{file_path}.partial" if resume else f"{file_path}.{os.getpid()}.tmp")
+    # Two processes may write the same file, from two containers with the same number.
+    temp = Path(f"{file_path}.partial" if resume else f"{file_path}.{randbits(32)}.tmp")
     try:
         if os.path.exists(path) and not os.path.isfile(path):
             with open(path, "wb") as file:
@@ -82,7 +83,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """
     if os.path.lexists(path):
         raise UserError(f"{path} is there already; remove it or name another folder")
-    temp = Path(f"{path}.{os.getpid()}.tmp")
+    temp = Path(f"{path}.{randbits(32)}.tmp")
     try:
         temp.mkdir(parents=True)
         yield temp
