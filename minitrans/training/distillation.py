@@ -61,6 +61,8 @@ def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
         UserError: A fault in the settings or the corpus, or a model that is there was trained with other settings.
         KeyboardInterrupt: Stopped by a signal.
     """
+    if config.run_dir.name in ("", ".."):  # the working folder, or one above it
+        config = replace(config, run_dir=config.run_dir.resolve())
     folder = config.run_dir.with_name(f"{config.run_dir.name}-teachers")
     model = final_config(config, folder)
     if not is_trained(model) and is_first_process():

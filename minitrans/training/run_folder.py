@@ -1,6 +1,7 @@
 """The folder of a run: what may be written into it, and removed from it, by one training at a time."""
 
 import contextlib
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
@@ -65,8 +66,11 @@ def is_trained(config: RunConfig) -> bool:
     """
     if not (config.run_dir / METADATA).is_file():
         return False
-    if saved_settings(config.run_dir) != yaml.safe_load(config.yaml_text):
-        raise UserError(f"{config.run_dir} was trained with other settings; remove it, or give another --run-dir")
+    if name := _differing_setting(config):
+        raise UserError(
+            f"{config.run_dir} was trained with other settings ({name}); give the same, remove it, or give another "
+            "--run-dir"
+        )
     return True
 
 
@@ -82,16 +86,23 @@ def _check_resumed(config: RunConfig) -> None:
     for part in (CONFIG_FILE, TOKENIZER):
         if not (run_dir / part).is_file():
             raise UserError(f"{run_dir} holds nothing to resume: {part} is missing; train without --resume")
-    both = saved_settings(run_dir), yaml.safe_load(config.yaml_text)
+    if name := _differing_setting(config):
+        raise UserError(
+            f"{run_dir / CONFIG_FILE} and the settings given differ in {name}; "
+            "resume with the run's own settings, or train a new run"
+        )
+
+
+def _differing_setting(config: RunConfig) -> str | None:
+    """Name what differs from the run's own settings; but where it trains and what it logs may."""
+    both = saved_settings(config.run_dir), yaml.safe_load(config.yaml_text)
+    for settings in both:
+        for section, name in (("data", "path"), ("training", "init_from")):  # the same, however it is spelled
+            settings[section][name] = os.path.abspath(str(settings[section].get(name)))
     before, now = ({**settings["trainer"], **settings} for settings in both)
-    # Of the trainer, what decides which steps are taken; where it trains and what it logs may change.
-    steps = ("max_steps", "max_epochs", "accumulate_grad_batches", "gradient_clip_val")
-    for name in ("seed", "model", "tokenizer", "data", "training", "compiled", *steps):
-        if before.get(name) != now[name]:
-            raise UserError(
-                f"{run_dir / CONFIG_FILE} and the settings given differ in {name}; "
-                "resume with the run's own settings, or train a new run"
-            )
+    steps = ("max_steps", "max_epochs", "accumulate_grad_batches", "gradient_clip_val")  # what the trainer decides
+    names = ("seed", "model", "tokenizer", "data", "training", "compiled", *steps)
+    return next((name for name in names if before.get(name) != now[name]), None)
 
 
 def begin_run(

@@ -199,7 +199,9 @@ def distilled_copy(distilled: DistilledRun, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_it_goes_on_where_it_was_interrupted(sixty_pair_corpus: Path, distilled_copy: Path) -> None:
+def test_it_goes_on_where_it_was_interrupted(
+    sixty_pair_corpus: Path, distilled_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     teachers = distilled_copy.with_name("run-teachers")
     made = {path: path.read_bytes() for path in distilled_copy.parent.rglob("model.safetensors")}
     for path in (teachers / "corpus/backward2.en", distilled_copy / "model.json", distilled_copy / "model.safetensors"):
@@ -210,13 +212,17 @@ def test_it_goes_on_where_it_was_interrupted(sixty_pair_corpus: Path, distilled_
     assert [path.stat().st_mtime_ns for path in kept] == before
     assert len(read_sides(teachers / "corpus", "backward2")[0]) == len(read_sides(teachers / "corpus", "backward2")[1])
     assert {path: path.read_bytes() for path in made} == made
+    monkeypatch.chdir(distilled_copy)
+    monkeypatch.delattr(distillation, "train")
+    for same in ("../run", "."):  # however it is spelled, and whatever is logged
+        assert distill(sixty_pair_corpus, Path(same), "--seed", "7", "--trainer.log_every_n_steps", "7") == 0
 
 
 def test_a_run_of_other_settings_is_refused(sixty_pair_corpus: Path, distilled_copy: Path, capsys: Capture) -> None:
     teacher = distilled_copy.with_name("run-teachers") / "forward1"
-    for flags, other in (("--seed 2", distilled_copy), ("--seed 7 --model.dropout 0.3", teacher)):
-        assert distill(sixty_pair_corpus, distilled_copy, *flags.split()) == 2
-        said = f"minitrans: error: {other} was trained with other settings; remove it, or "
+    for flags, other, name in (("2", distilled_copy, "seed"), ("7 --model.dropout 0.3", teacher, "model")):
+        assert distill(sixty_pair_corpus, distilled_copy, "--seed", *flags.split()) == 2
+        said = f"minitrans: error: {other} was trained with other settings ({name}); give the same, remove it, or "
         assert last_error(capsys).startswith(said)
         shutil.rmtree(distilled_copy, ignore_errors=True)  # refused before its teachers, whose seeds are their own
     write_files(teacher.parent / "corpus", {"valid.en": b"as of another corpus\n"})
@@ -228,7 +234,7 @@ def test_a_folder_that_the_model_cannot_have_is_refused_before_the_teachers(
     tiny_run: Path, sixty_pair_corpus: Path, capsys: Capture
 ) -> None:
     for run, said in (
-        (tiny_run, f"{tiny_run} was trained with other settings; remove it, or give another --run-dir"),
+        (tiny_run, f"{tiny_run} was trained with other settings (tokenizer); give the same, remove it, or "),
         (sixty_pair_corpus, f"{sixty_pair_corpus} is not marked as a run folder by a file .minitrans, so "),
     ):
         assert distill(sixty_pair_corpus, run) == 2
