@@ -34,7 +34,7 @@ from upath import UPath
 
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
-from minitrans.text.lines import iter_lines
+from minitrans.text.lines import MAX_LINE_BYTES, iter_lines
 from minitrans.text.reading import clean
 
 CHUNK = 1_000  # pairs in memory at once while they are read
@@ -262,10 +262,12 @@ def _delimited_pairs(path: UPath, config: DataConfig) -> Iterator[tuple[str, str
 
 
 def _numbered_csv_rows(path: UPath) -> Iterator[tuple[int, list[str]]]:
-    rows = csv.reader((line + "\n" for line in _read_lines(path)), strict=True)
+    csv.field_size_limit(MAX_LINE_BYTES)
+    # For `csv` a carriage return ends a row; a surrogate, which is in no UTF-8, stands for those that are text.
+    rows = csv.reader((line.replace("\r", "\udc0d") + "\n" for line in _read_lines(path)), strict=True)
     try:
         for fields in rows:
-            yield rows.line_num, fields
+            yield rows.line_num, [field.replace("\udc0d", "\r") for field in fields]
     except csv.Error as error:
         raise UserError(f"{path}, line {rows.line_num}: {error}; check the quotation marks") from error
 
