@@ -210,6 +210,7 @@ BAD_FLAGS = [
     ("--data.noise.typo 0.8 --data.noise.item 0.2", "data.noise add up to 1; they must add up to less than 1"),
     ("--data.streaming true", "with data.streaming, set trainer.val_check_interval to a number of steps, such as 500"),
     (f"{STREAM} --trainer.val_check_interval 0.5", "with data.streaming, set trainer.val_check_interval to a number"),
+    (f"{STREAM} --trainer.check_val_every_n_epoch 2", "no end: set trainer.check_val_every_n_epoch to null"),
     (f"{STREAM} --trainer.max_epochs 3", "an epoch has no end: set trainer.max_steps, and not trainer.max_epochs"),
     (f"{STREAM} --trainer.max_epochs 3 --trainer.max_steps -1", "set trainer.max_steps, and not trainer.max_epochs"),
     *(
@@ -495,9 +496,10 @@ REFUSAL_CASES: list[tuple[Setup, str, str]] = [
         for part, said in BAD_SPLIT_SLICES
     ),
     *(
-        ({}, f"{TRAIN} --data.path {name}", f"cannot read data.path {Path(name)} ... directory; give a folder with")
+        ({}, f"{TRAIN} --data.path {name}", f"cannot read data.path {name}: ... directory; give a folder with")
         for name in NON_FOLDER_PATHS
     ),
+    ({}, f"{TRAIN} --data.path S3://a", "cannot read data.path S3://a: Unsupported filesystem: 'S3'; give a folder"),
     *(
         ({}, f"{TRAIN} --data.path owner/name {flags}", "owner/name is not a folder here, and could not be loaded from")
         for flags in ("", STREAM)

@@ -65,7 +65,7 @@ def open_splits(config: DataConfig) -> dict[str, Callable[[], OpenSplit]]:
     Raises:
         UserError: The corpus is not there, or its files do not fit together; or the call's cannot be read.
     """
-    return _open_folder(UPath(config.path), config) if is_path(config.path) else _open_hub(config)
+    return _open_folder(config) if is_path(config.path) else _open_hub(config)
 
 
 def open_train(config: DataConfig) -> OpenSplit:
@@ -114,8 +114,8 @@ def _open_hub(config: DataConfig) -> dict[str, Callable[[], OpenSplit]]:
     return splits
 
 
-def _open_folder(folder: UPath, config: DataConfig) -> dict[str, Callable[[], OpenSplit]]:
-    return {split: partial(_open_files, split, parts, config) for split, parts in _find_files(folder, config).items()}
+def _open_folder(config: DataConfig) -> dict[str, Callable[[], OpenSplit]]:
+    return {split: partial(_open_files, split, parts, config) for split, parts in _find_files(config).items()}
 
 
 def _open_files(split: str, parts: list[tuple[UPath, ...]], config: DataConfig) -> OpenSplit:
@@ -147,14 +147,15 @@ def _parquet_tables(paths: list[UPath], config: DataConfig) -> Iterator[tuple[in
             raise UserError(f"{path}: not a readable Parquet file ({shorten(clean(str(error)), 500)})") from error
 
 
-def _find_files(folder: UPath, config: DataConfig) -> dict[str, list[tuple[UPath, ...]]]:
+def _find_files(config: DataConfig) -> dict[str, list[tuple[UPath, ...]]]:
     """Find the files of each split, part by part: source and target, or one for both."""
     sides = [f".{column}" for column in config.columns]
     try:
+        folder = UPath(config.path)
         paths = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     except Exception as error:  # whatever the file system comes up with
         raise UserError(
-            f"cannot read data.path {folder}: {_error_reason(error)}; give a folder with train{sides[0]} and "
+            f"cannot read data.path {config.path}: {_error_reason(error)}; give a folder with train{sides[0]} and "
             f"train{sides[1]}, or train.tsv, or a hub name such as owner/name"
         ) from error
     plain_files: dict[str, dict[str, UPath]] = {}  # of each split, by ending
