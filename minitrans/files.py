@@ -32,6 +32,8 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
                 yield file
             return
         with open(temp, "a+b" if resume else "wb") as file:
+            if os.path.exists(file_path):
+                shutil.copymode(file_path, temp)  # what only its owner may read stays so
             if resume:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -43,7 +45,8 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())  # or a power failure might leave the new name and not what it names
-        os.replace(temp, file_path)
+        # By its name; where the system refuses that, as for a single file mounted into a container, by its content.
+        shutil.move(temp, file_path, shutil.copyfile)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
     finally:

@@ -1,6 +1,9 @@
 import contextlib
+import errno
 import os
+import stat
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -8,10 +11,19 @@ from minitrans.errors import UserError
 from minitrans.files import atomic_folder, atomic_open, write_file
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mount_point", [False, True])
+def test_a_file_is_replaced_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount_point: bool
+) -> None:
     path = tmp_path / "a.txt"
     write_file(path, "old")
+    path.chmod(mode := 0o602)  # which no umask leaves
+    if mount_point:
+        refused = MagicMock(side_effect=OSError(errno.EBUSY, "Device or resource busy"))
+        monkeypatch.setattr(os, "rename", refused)
+        monkeypatch.setattr(os, "replace", refused)
     write_file(path, "neu é")
+    assert stat.S_IMODE(path.stat().st_mode) == mode
     with contextlib.suppress(ZeroDivisionError), atomic_open(path) as file:
         file.write(b"half of the n")
         raise ZeroDivisionError

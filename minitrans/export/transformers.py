@@ -6,6 +6,7 @@ table, which here holds our sines. An engine is that model with its tokenizer.
 
 import copy
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -149,7 +150,7 @@ def save_model(folder: Path, model: Transformer) -> None:
     )
     hf_model.save_pretrained(folder)
     weights = folder / "model.safetensors"
-    write_file(weights, weights.read_bytes())  # safetensors lets nobody but the user read what it writes
+    shutil.copymode(folder / "config.json", weights)  # safetensors lets nobody but the user read what it writes
 
 
 def save_tokenizer(folder: Path, bundle: Bundle) -> None:

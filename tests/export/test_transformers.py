@@ -70,6 +70,7 @@ def front_matter(folder: Path) -> dict[str, Any]:
 def test_it_translates_as_we_do(bundle: Bundle, tmp_path: Path) -> None:
     export(bundle, tmp_path / "deep" / "engine")
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["engine"]
+    assert len({path.stat().st_mode for path in (tmp_path / "deep" / "engine").iterdir()}) == 1
     engine = load_engine(tmp_path / "deep" / "engine")
     assert engine.tokenizer.is_fast
     ours, theirs = bundle.model.config, engine.model.config
