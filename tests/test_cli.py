@@ -553,6 +553,19 @@ def test_verify_writes_a_page_and_says_where(
     assert "cache.steps" in (tmp_path / "proof" / "index.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_verdict_is_the_exit_code_though_nobody_reads_it(
+    fresh_model_report: Report, monkeypatch: pytest.MonkeyPatch, flags: list[str], code: int
+) -> None:
+    report = fresh_model_report if code == 0 else replace(fresh_model_report, sabotages=[])  # no check caught one
+    monkeypatch.setattr(run_checks, "run", lambda **_: report)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as out, contextlib.redirect_stdout(out):
+        assert cli.main(["verify", *flags]) == code
+
+
 def test_one_sabotage_shows_the_claims_that_fail() -> None:
     code, out, _ = run_cli("verify", "--sabotage", "positions.restart", "--json")
     assert code == 1

@@ -1,5 +1,6 @@
 """The command `verify`: the proof, of a model of ours or of somebody else's."""
 
+import contextlib
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -72,10 +73,12 @@ def verify_command(args: Namespace) -> int:
         print(f"{'issue' if is_issue else 'page'}: {path}", file=sys.stderr)
     if not args.model:
         print(f"computed: {describe_backends()}", file=sys.stderr)
-    if args.json:
-        print(as_json(report))
-    else:
-        print_report(report, Console(width=None if sys.stdout.isatty() else 160))
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    with contextlib.suppress(SystemExit):  # Rich's, when whoever read our output has gone: the verdict stands
+        if args.json:
+            console.out(as_json(report), highlight=False)
+        else:
+            print_report(report, console)
     return 0 if report.passed else 1
 
 
