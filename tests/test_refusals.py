@@ -109,6 +109,7 @@ BAD_COMMANDS = [
     ("verify --sabotage position.restart", "no sabotage position.restart (see --list); the nearest is positions.resta"),
     ("verify --sabotage mask.leak run", "--sabotage breaks a fresh model: give no RUN, --data or --self-test with it"),
     ("verify --sabotage mask.leak --self-test", "--sabotage breaks a fresh model: give no RUN, --data or --self-test "),
+    ("verify --data one", "--data is a run's corpus: give its RUN, too"),
     ("verify RUN --data gone", "cannot read data.path gone: No such file or directory; give a folder with"),
     ("verify RUN --data memory://b", "cannot read data.path memory://b"),
     ("export RUN -o d --source one", "--source and --reference go together; give both or neither"),
