@@ -24,9 +24,10 @@ demo: $(RUN)/model.json
 	@echo '    minitrans explain $(RUN) "I love you." -o page.html'
 	@echo '    minitrans serve $(RUN)'
 
-# A run that was interrupted goes on where it stopped.
-$(RUN)/model.json: configs/en-zh.yaml $(wildcard data/en-zh/*.*) | .venv/ready
-	@if ls $(RUN)/checkpoints/step-*.ckpt >/dev/null 2>&1 && [ ! -f $@ ]; then how=--resume; else how=--overwrite; fi; \
+# A run that was interrupted goes on where it stopped, if its settings and its corpus have not changed since it began.
+$(RUN)/model.json: configs/en-zh.yaml $(wildcard data/en-zh/train.* data/en-zh/valid.* data/en-zh/test*.*) | .venv/ready
+	@if ls $(RUN)/checkpoints/step-*.ckpt >/dev/null 2>&1 && [ ! -f $@ ] && [ -z "$$(find $^ -newer $(RUN)/config.yaml)" ]; \
+		then how=--resume; else how=--overwrite; fi; \
 		$(BIN)/minitrans train --config $< --run-dir $(RUN) $$how
 
 # For whoever edits the model, the short check: style, types, its tests, and the proof on a fresh model.

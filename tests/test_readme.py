@@ -11,6 +11,7 @@ from inspect import signature
 from pathlib import Path
 
 import pytest
+from command_helpers import write_files
 
 import minitrans
 from minitrans import cli
@@ -90,6 +91,33 @@ def test_make_runs_the_code_of_its_folder_though_the_venv_is_of_another_clone(de
     command = ["make", "-f", str(ROOT / "Makefile"), "-o", "runs/en-zh/model.json", "demo"]
     done = subprocess.run(command, cwd=demo_clone_folder, capture_output=True, text=True)
     assert done.stderr.startswith("this folder\n")
+
+
+CONFIG, CORPUS, STARTED = "configs/en-zh.yaml", "data/en-zh/train.en", "runs/en-zh/config.yaml"
+STEP, MODEL = "runs/en-zh/checkpoints/step-7.ckpt", "runs/en-zh/model.json"
+
+
+@pytest.mark.parametrize(
+    ("oldest_to_newest", "flag"),
+    [
+        ((CONFIG, CORPUS), "--overwrite"),
+        ((CONFIG, CORPUS, STARTED, STEP), "--resume"),
+        ((CORPUS, STARTED, STEP, CONFIG), "--overwrite"),  # a run of other settings cannot be resumed
+        ((CONFIG, CORPUS, STARTED, STEP, MODEL, "data/en-zh/README.md", "data/en-zh/everyday.en"), None),
+        ((CONFIG, STARTED, STEP, MODEL, CORPUS), "--overwrite"),
+    ],
+)
+def test_make_trains_if_there_is_no_model_of_these_settings_and_this_corpus(
+    tmp_path: Path, oldest_to_newest: tuple[str, ...], flag: str | None
+) -> None:
+    write_files(tmp_path, dict.fromkeys(oldest_to_newest, "") | {"bin/minitrans": "#!/bin/sh\necho $*\n"})
+    (tmp_path / "bin/minitrans").chmod(0o700)
+    for second, name in enumerate(oldest_to_newest, 1):
+        os.utime(tmp_path / name, (second, second))
+    command = ["make", "-sf", str(ROOT / "Makefile"), "BIN=bin", "-o", ".venv/ready", MODEL]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    trained = f"train --config {CONFIG} --run-dir runs/en-zh {flag}\n"
+    assert (done.stdout, done.stderr) == (trained if flag else "", "")
 
 
 def test_the_demo_ends_with_what_a_shell_runs() -> None:
