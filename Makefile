@@ -6,7 +6,7 @@ export PYTHONPATH := $(CURDIR)
 RUN := runs/en-zh
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test test-all results mutants matrix lint clean
+.PHONY: demo check test test-all results mutants matrix lint unmoved clean
 
 # Train on the corpus that ships (once), then show what came out: scores, translations, and the proof.
 demo: $(RUN)/model.json
@@ -72,7 +72,12 @@ lint: .venv/ready
 # Playwright, of 170 MB, only where there is a Chromium for it to drive.
 EXTRAS = dev$(shell { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null && echo ,browser)
 
-.venv/ready: pyproject.toml constraints.txt
+# The programs in .venv name their Python, in a first line such as #!/home/me/minitrans/.venv/bin/python.
+unmoved:
+	@[ ! -e $(BIN)/minitrans ] || [ -x "$$(sed '1s/..//;q' $(BIN)/minitrans)" ] || \
+		{ echo 'this folder was moved, and the programs in .venv do not run; rm -r .venv, then make it again' >&2; exit 2; }
+
+.venv/ready: pyproject.toml constraints.txt | unmoved
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'

@@ -117,7 +117,15 @@ def test_make_trains_if_there_is_no_model_of_these_settings_and_this_corpus(
     command = ["make", "-sf", str(ROOT / "Makefile"), "BIN=bin", "-o", ".venv/ready", MODEL]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     trained = f"train --config {CONFIG} --run-dir runs/en-zh {flag}\n"
-    assert (done.stdout, done.stderr) == (trained if flag else "", "")
+    assert done.stdout == (trained if flag else "")
+
+
+def test_make_says_what_to_do_in_a_folder_that_was_moved(tmp_path: Path) -> None:
+    names = ("pyproject.toml", "constraints.txt", ".venv/bin/minitrans", ".venv/ready")
+    write_files(tmp_path, dict.fromkeys(names, "#!/gone/.venv/bin/python\n"))
+    done = subprocess.run(["make", "-sf", str(ROOT / "Makefile"), "test"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("this folder was moved, and the programs in .venv do not run; rm -r .venv, then make")
 
 
 def test_the_demo_ends_with_what_a_shell_runs() -> None:
