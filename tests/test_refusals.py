@@ -36,6 +36,7 @@ NO_RUN_MESSAGE = "model.json, model.safetensors, tokenizer.model is missing"
 BAD_COMMANDS = [
     ("", "the following arguments are required: COMMAND; see minitrans --help"),
     ("evalute x", "there is no command evalute (see minitrans --help); the nearest is evaluate"),
+    ("--versio", "there is no flag --versio (see minitrans --help); the nearest is --version"),
     ("translate", "the following arguments are required: RUN; see minitrans translate --help"),
     ("evaluate RUN", "the following arguments are required: --source, --reference; see minitrans evaluate --help"),
     ("translate RUN --bee 3", "there is no flag --bee (see minitrans translate --help); the nearest is --"),
