@@ -553,8 +553,7 @@ def test_verify_writes_a_page_and_says_where(
     assert "cache.steps" in (tmp_path / "proof" / "index.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("flags", [[], ["--json"]])
-@pytest.mark.parametrize("code", [0, 1])
+@pytest.mark.parametrize(("flags", "code"), [([], 0), (["--json"], 1)])
 def test_a_verdict_is_the_exit_code_though_nobody_reads_it(
     fresh_model_report: Report, monkeypatch: pytest.MonkeyPatch, flags: list[str], code: int
 ) -> None:

@@ -6,7 +6,6 @@ table, which here holds our sines. An engine is that model with its tokenizer.
 
 import copy
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -150,7 +149,7 @@ def save_model(folder: Path, model: Transformer) -> None:
     )
     hf_model.save_pretrained(folder)
     weights = folder / "model.safetensors"
-    shutil.copymode(folder / "config.json", weights)  # safetensors lets nobody but the user read what it writes
+    weights.chmod((folder / "config.json").stat().st_mode)  # safetensors lets nobody but the user read what it writes
 
 
 def save_tokenizer(folder: Path, bundle: Bundle) -> None:
