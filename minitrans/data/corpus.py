@@ -4,7 +4,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Container
+from collections.abc import Callable, Collection, Container
 from dataclasses import replace
 from functools import cache
 from itertools import chain
@@ -31,7 +31,7 @@ from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 logger = logging.getLogger("minitrans")
 
-_PIECE = r"(?s)(.*?)(?:\[(-?[0-9]+%?)?:(-?[0-9]+%?)?\])?"  # of a corpus, as `load_dataset` has it: train[:90%]
+_PIECE = r"(?s)(.*?)(?:\[(-?[0-9]+%?)?:(-?[0-9]+%?)?\])?"  # a split, or a slice of one: train[:90%]
 _VALIDATION_SPLIT_NAMES = ("valid", "val", "validation", "dev")  # the first of these that is there becomes `valid`
 
 _READER_VERSION = 1  # raise it when the same files are read differently: what was kept on disk is then read again
@@ -260,23 +260,26 @@ def _read_splits(config: DataConfig) -> dict[str, Dataset]:
             raise UserError(f"{config.path} holds no sentences for {name}; fill or remove it, or set data.splits")
         return pairs
 
-    def take(part: str, where: str) -> Dataset:
-        if part in opened:
-            return read(part)
-        pieces = []
-        for piece in re.split(r"\s*\+\s*", part):
-            name, *span = re.fullmatch(_PIECE, piece).groups()  # type: ignore[union-attr]  # any text has a name
-            if name not in opened:
-                raise UserError(f"{where}: there is no split {name}, only: {', '.join(opened)}; or [1:9] after one")
-            n = len(read(name))
-            bounds = (b if b is None else round(int(b.strip("%")) * (n if "%" in b else 100) / 100) for b in span)
-            if not (numbers := range(n)[slice(*bounds)]):
-                raise UserError(f"{where}: {piece} holds no pairs; {name} has {n}")
-            pieces.append(read(name).select(numbers))
-        return datasets.concatenate_datasets(pieces)
-
     parts = config.splits or {name: name for name in opened}
-    return {split: take(part, f"data.splits.{split} is {part}") for split, part in parts.items()}
+    return {
+        split: read(part) if part in opened else _take_part(f"data.splits.{split} is {part}", part, opened, read)
+        for split, part in parts.items()
+    }
+
+
+def _take_part(setting: str, part: str, names: Collection[str], read: Callable[[str], Dataset]) -> Dataset:
+    """Take a part of the splits, written as `load_dataset` has it: train[:90%], train+extra[-1000:]."""
+    pieces = []
+    for piece in re.split(r"\s*\+\s*", part):
+        name, *span = re.fullmatch(_PIECE, piece).groups()  # type: ignore[union-attr]  # any text has a name
+        if name not in names:
+            raise UserError(f"{setting}: there is no split {name}, only: {', '.join(names)}; or a slice, as train[1:9]")
+        n = len(read(name))
+        bounds = (b if b is None else round(int(b.strip("%")) * (n if "%" in b else 100) / 100) for b in span)
+        if not (numbers := range(n)[slice(*bounds)]):
+            raise UserError(f"{setting}: {piece} holds no pairs; {name} has {n}")
+        pieces.append(read(name).select(numbers))
+    return datasets.concatenate_datasets(pieces)
 
 
 def _pair_hashes(pairs: Dataset, config: DataConfig) -> filters.PairHashes:

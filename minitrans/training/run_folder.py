@@ -67,10 +67,8 @@ def is_trained(config: RunConfig) -> bool:
     if not (config.run_dir / METADATA).is_file():
         return False
     if name := _differing_setting(config):
-        raise UserError(
-            f"{config.run_dir} was trained with other settings ({name}); give the same, remove it, or give another "
-            "--run-dir"
-        )
+        differs = f"{config.run_dir} was trained with other settings ({name})"
+        raise UserError(f"{differs}; give the same, remove it, or give another --run-dir")
     return True
 
 
@@ -94,13 +92,14 @@ def _check_resumed(config: RunConfig) -> None:
 
 
 def _differing_setting(config: RunConfig) -> str | None:
-    """Name what differs from the run's own settings; but where it trains and what it logs may."""
+    """The first setting that differs from the run's own, but for where it trains and what it logs; None: none does."""
     both = saved_settings(config.run_dir), yaml.safe_load(config.yaml_text)
     for settings in both:
         for section, name in (("data", "path"), ("training", "init_from")):  # the same, however it is spelled
             settings[section][name] = os.path.abspath(str(settings[section].get(name)))
     before, now = ({**settings["trainer"], **settings} for settings in both)
-    steps = ("max_steps", "max_epochs", "accumulate_grad_batches", "gradient_clip_val")  # what the trainer decides
+    # Of the trainer, what decides which steps are taken.
+    steps = ("max_steps", "max_epochs", "accumulate_grad_batches", "gradient_clip_val")
     names = ("seed", "model", "tokenizer", "data", "training", "compiled", *steps)
     return next((name for name in names if before.get(name) != now[name]), None)
 
