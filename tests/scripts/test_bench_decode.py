@@ -97,7 +97,7 @@ def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert result["sentences"] == 12
     rows = {row["name"]: row for row in result["contenders"]}
     assert [*rows] == [*bench_decode.DECODER_BUILDERS]
-    assert {row["different"] for name, row in rows.items() if "8" not in name and "16" not in name} == {0}
+    assert {row["different"] for name, row in rows.items() if name not in bench_decode.LESS_EXACT} == {0}
     own, hf = (rows[name]["sentences_per_second"] for name in (OURS, HF))
     assert result["ratio_to_hf_batched"] == pytest.approx(own / hf)
     for row in rows.values():
@@ -118,6 +118,21 @@ def test_a_peer_that_differs_is_told(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr(bench_decode.HuggingFaceDecoder, "__call__", cut_off)
     assert bench_decode.main(["--json", *FLAGS]) == 1
     assert f"{HF} decodes something else" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "n_sentences", "n_at_length", "named"),
+    [
+        ("minitrans, plain", 11, 0, True),
+        (bench_decode.OURS_NO_CACHE, 0, 2, True),
+        (HF, 10, 1, False),
+        *((name, 900, 0, False) for name in bench_decode.LESS_EXACT),
+    ],
+)
+def test_who_differs_by_more_than_rounding_is_named(name: str, n_sentences: int, n_at_length: int, named: bool) -> None:
+    lengths = [{"different": {name: n}} for n in (n_at_length, 0, 0, 0, 0, 0)]
+    result = {"sentences": 1000, "contenders": [{"name": name, "different": n_sentences}], "lengths": lengths}
+    assert bench_decode.differing_contenders(result) == [name] * named
 
 
 def test_a_round_is_every_contender_once(sources: IdLists) -> None:
