@@ -12,19 +12,21 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from bench_serve import ServerProcess, filter_wrong_replies, main, run_clients, running_server
+from bench_serve import ServerProcess, filter_wrong_replies, main, run_clients, running_server, table_row
 from browser import needs_browser, open_page_and_record_events, visit
 from command_helpers import refusal_message, run_cli
 from libretranslatepy import LibreTranslateAPI
 from starlette.testclient import TestClient
 
 from minitrans.cli.serve import open_socket
+from minitrans.errors import UserError
 from minitrans.server.app import Api
 from minitrans.translate.translator import Translator
 
@@ -344,6 +346,19 @@ def test_many_clients_at_once(server: ServerProcess, translator: Translator) -> 
     changes: list[dict[str, Any]] = [{"text": ""}, {"status": 500}, {"status": 429}]
     control = [replies[0], *(replies[0]._replace(**change) for change in changes)]
     assert filter_wrong_replies(control, right) == control[1:3]
+
+
+def test_an_answer_that_is_no_json_or_does_not_come_is_wrong(server: ServerProcess) -> None:
+    handler = type("", (BaseHTTPRequestHandler,), {"do_POST": lambda self: self.send_error(503)})
+    with HTTPServer(("127.0.0.1", 0), handler) as page:
+        threading.Thread(target=page.handle_request).start()
+        replies = run_clients(server._replace(port=page.server_port), LINES[:1], 1, 0)
+    replies += run_clients(server._replace(port=page.server_port), LINES[:1], 3, 0)
+    assert [reply.status for reply in filter_wrong_replies(replies, {LINES[0]: ""})] == [503, 0, 0, 0]
+    with pytest.raises(UserError, match=r"3 clients: no translation, but .*Refused"):
+        table_row("3 clients", replies[1:], 1)
+    assert table_row("1", [replies[0]._replace(status=200, seconds=0.25)], 1) == "| 1 | 1 | 250.0 | 250.0 |  |"
+    assert main(["no/such", "--source", "no/such"]) == 2
 
 
 @pytest.mark.slow
