@@ -289,6 +289,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps([run_checks_on_bug(Bug(**bug)) for bug in json.loads(arguments.measure)]))
         return 0
     bugs = [bug for bug in read_bugs() if not arguments.issues or set(arguments.issues) & set(bug.issues)]
+    if unknown := set(arguments.issues).difference(*(bug.issues for bug in bugs)):
+        parser.error(f"there is no bug with the number {min(unknown)}")
     releases = sorted({release for bug in bugs for release in (bug.bad, bug.fixed)})
     bugs_by_release = [[bug for bug in bugs if release in (bug.bad, bug.fixed)] for release in releases]
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -244,6 +244,8 @@ def main(argv: Sequence[str] | None = None, notes_file: Path = NOTES_FILE) -> in
     parser.add_argument("--output", type=Path, default=PAGE_FILE, metavar="FILE")
     arguments = parser.parse_args(argv)
     entries, notes = read_entries_and_notes(notes_file)
+    if unknown := {*arguments.names} - {entry.name for entry in entries}:
+        parser.error(f"there is no entry {min(unknown)}")
     rows = []
     with ProcessPoolExecutor(2) as processes:
         for row in processes.map(check_entry, [e for e in entries if not arguments.names or e.name in arguments.names]):
@@ -251,6 +253,7 @@ def main(argv: Sequence[str] | None = None, notes_file: Path = NOTES_FILE) -> in
             rows.append(row)
     pairs = [each for row in rows for each in failure_keys(row)]
     open_ = [f"{name}: {check}" for name, check in pairs if not any(note.explains(name, check) for note in notes)]
+    open_ += [f"{row.entry.name}: {row.no_model_reason}" for row in rows if arguments.names and row.no_model_reason]
     idle = [] if arguments.names else [note.words for note in notes if not any(note.explains(*each) for each in pairs)]
     print(*(f"not explained: {each}" for each in open_), *(f"explains nothing: {each}" for each in idle), sep="\n")
     if arguments.names:

@@ -72,6 +72,12 @@ def test_a_bug_is_caught_or_has_a_reason_and_not_both() -> None:
     ]
 
 
+def test_a_number_of_no_bug_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        hf_bugs.main(["99999999"])
+    assert "there is no bug with the number 99999999" in capsys.readouterr().err
+
+
 def test_it_measures_any_release_alike(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The release that is installed stands for all: its GPT-2 is right, but not with the mask alone."""
     pytest.importorskip("transformers")

@@ -95,6 +95,11 @@ def test_names_that_are_asked_for_are_not_written(tmp_path: Path, capsys: Captur
     before = PAGE_FILE.read_bytes()
     assert main(["gpt2", "opt"], write_notes_file(tmp_path, make_note(["all"], ["all"]))) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == ["| gpt2 | `chunks` 0.5 | [1](#note-1) |", "| opt |  |  |"]
+    assert main(["bart"], write_notes_file(tmp_path)) == 1
+    assert capsys.readouterr().out.splitlines()[0] == "not explained: bart: it | has none"
+    with pytest.raises(SystemExit, match="2"):
+        main(["bert"], write_notes_file(tmp_path))
+    assert "there is no entry bert" in capsys.readouterr().err
     assert PAGE_FILE.read_bytes() == before
 
 
