@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from minitrans.cli.arguments import positive_int
+
 ROOT = Path(__file__).resolve().parents[2]
 COMPILED_DIR = Path("minitrans/compiled")
 TESTS_DIR = ROOT / "tests/compiled"
@@ -141,7 +143,7 @@ def tests_pass(folder: Path, file: str) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """Test the tests; return 0, or 1 if they miss too much, or 2 if they fail anyway."""
     parser = argparse.ArgumentParser(description="Mutation testing of the C++.")
-    parser.add_argument("--sample", type=int, default=60, metavar="N", help="how many mutants (default: %(default)s)")
+    parser.add_argument("--sample", type=positive_int, default=60, metavar="N", help="how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="other numbers, other mutants")
     parser.add_argument("--list", action="store_true", help="list the mutants instead")
     arguments = parser.parse_args(argv)

@@ -785,7 +785,7 @@ def report_survivors_and_scores(survivors: Sequence[Mutant], killed: Sequence[Mu
         print(f"{mutant}\n    {equivalence_reason(mutant) or 'SURVIVED'}")
     missed = Counter(mutant.module for mutant in survivors if not equivalence_reason(mutant))
     noticed = Counter(mutant.module for mutant in killed)
-    for module in noticed:
+    for module in noticed | missed:
         print(f"{module} {noticed[module]}/{noticed[module] + missed[module]}", end=", ")
     total = noticed.total() + missed.total()
     print(f"score {noticed.total() / total:.1%} ({noticed.total()} killed of {total})")

@@ -1,6 +1,7 @@
 """The mutants of the C++ change one token or statement of the code, and neither its comments nor its directives."""
 
 import cpp_mutants
+import pytest
 
 SMALL_SOURCE = """#include "a-b.h"  // 1 + 1
 #define N 3
@@ -39,3 +40,8 @@ def test_what_is_called_equivalent_is_a_mutant() -> None:
     for file, changes in cpp_mutants.EQUIVALENT_MUTANTS.items():
         source = (cpp_mutants.ROOT / cpp_mutants.COMPILED_DIR / file).read_text(encoding="utf-8")
         assert changes.keys() <= {mutant.after for mutant in cpp_mutants.make_mutants(file, source)}
+
+
+def test_a_sample_of_none_is_refused() -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cpp_mutants.main(["--sample", "0", "--list"])

@@ -97,6 +97,8 @@ def test_the_score_counts_what_is_not_known_to_be_equivalent(
     assert mutants.report_survivors_and_scores(made[:3], made[3:]) == 1
     assert mutants.report_survivors_and_scores(made[:2], made[2:]) == 0
     assert "model.masks 38/39, score 97.4% (38 killed of 39)" in capsys.readouterr().out
+    assert mutants.report_survivors_and_scores([made[1]._replace(module="model.loss")], made[2:]) == 0
+    assert "model.masks 38/38, model.loss 0/1, score" in capsys.readouterr().out
     assert mutants.report_survivors_and_scores([], made) == 1
     assert "not equivalent: minitrans/model/masks.py:1  x = 0  ->  x = 1\n" in capsys.readouterr().out
 

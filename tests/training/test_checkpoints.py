@@ -197,11 +197,13 @@ def test_processes_killed_at_random(capsys: Capture, monkeypatch: Patch) -> None
     assert summary == "2 runs, 2 kills, 0 ended with other weights or metrics than an unbroken run"
 
 
-def test_control_a_run_that_ends_otherwise_is_reported(capsys: Capture, monkeypatch: Patch) -> None:
+def test_control_a_run_that_ends_otherwise_or_was_never_killed_is_reported(capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setattr(kill_resume, "start_or_resume_run", lambda *_: subprocess.Popen(["true"]))
     monkeypatch.setattr(kill_resume, "file_digests", lambda run_dir: [run_dir.name])
     assert kill_resume.main(["--runs", "1"]) == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith("1 runs, 0 kills, 1 ended with other weights")
+    monkeypatch.setattr(kill_resume, "file_digests", lambda run_dir: [])
+    assert kill_resume.main(["--runs", "1"]) == 1
 
 
 # -- Damaged, or not ours -------------------------------------------------------------------------------------------
