@@ -42,6 +42,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
 import bench_train
+import numpy as np
 import torch
 from bench_train import BenchTrainer, NumberTokenizer, describe_machine, format_cell, make_table, own_peak_memory
 from instruction_sets import restart_with_instruction_set
@@ -325,9 +326,8 @@ def compare_contenders(settings: Settings, folder: Path, result: dict[str, Any],
     for single in time_decoders(decoders, one_by_one, budget.repeat("one at a time", 0.2, *MIN_MAX_TURNS)):
         add_ratios("single", single)
         for name, (seconds, _) in single.items():
-            percentiles = statistics.quantiles(seconds, n=100)
             rows[name]["single_sentences_per_second"] = len(seconds) / sum(seconds)
-            rows[name]["latency_ms"] = {f"p{p}": 1000 * percentiles[p - 1] for p in (50, 95, 99)}
+            rows[name]["latency_ms"] = {f"p{p}": 1000 * float(np.percentile(seconds, p)) for p in (50, 95, 99)}
     for name in rows:
         budget.announce(f"memory of {name}")
         rows[name]["peak_mb"] = peak_memory(name, model, sources, folder)

@@ -111,12 +111,14 @@ def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
 
 @needs_peers
 @pytest.mark.usefixtures("patch_for_quick_comparison")
-def test_a_peer_that_differs_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_peer_that_differs_is_told_and_one_sentence_is_enough(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def cut_off(self: object, sources: IdLists, beam: int = 1) -> IdLists:
         return [[] for _ in sources]
 
     monkeypatch.setattr(bench_decode.HuggingFaceDecoder, "__call__", cut_off)
-    assert bench_decode.main(["--json", *FLAGS]) == 1
+    assert bench_decode.main(["--json", *FLAGS, "--single", "1"]) == 1
     assert f"{HF} decodes something else" in capsys.readouterr().err
 
 
