@@ -115,7 +115,12 @@ class StableRandom:
 
 def read_table(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Read the lines of a table that are no comments: their number and fields, none of them empty."""
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        number = 1 + error.object[: error.start].count(b"\n")
+        raise TableError(f"{path}:{number}: it is not UTF-8; save the table as that") from error
+    for number, line in enumerate(text.splitlines(), 1):
         if line and not line.startswith("# "):
             fields = line.split("\t")
             if not all(field and field == field.strip() for field in fields):
@@ -349,6 +354,8 @@ def write_corpus(folder: Path, splits: Splits) -> None:
     """Write the files of all splits; further right translations, where a test has them, in files of their own."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, pairs in splits.items():
+        for path in folder.glob(f"{split}.zh.*"):  # another draw may have had more translations
+            path.unlink()
         for i, texts in enumerate(zip_longest(*pairs, fillvalue="")):
             ending = ("en", "zh")[i] if i < 2 else f"zh.{i}"
             lines = "".join(f"{text}\n" for text in texts)
@@ -365,7 +372,7 @@ def print_pairs_of_line(name: str, lines: Sequence[Line], kinds: WordsByKind, se
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the corpus, or show what a line makes; return 0, or 2 if a table has a mistake."""
+    """Write the corpus, or show what a line makes; return 0, or 2 if a table has a mistake or a file cannot be used."""
     parser = argparse.ArgumentParser(description="Write the English-Chinese corpus.")
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--out", type=Path, metavar="DIR", help="folder to write to")
@@ -384,7 +391,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             *kept_out, formulas = (set(map(variant_key, each)) for each in texts.values())
             kept_out.append(digit_words(" ".join(texts["values"])))
             write_corpus(arguments.out, make_corpus(lines, kinds, set().union(*kept_out), formulas, arguments.seed))
-    except TableError as error:
+    except (TableError, OSError) as error:
         print(f"make_corpus: {error}", file=sys.stderr)
         return 2
     return 0

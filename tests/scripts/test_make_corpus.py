@@ -41,7 +41,8 @@ def small_phrasebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_fresh_run_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_a_fresh_run_gives_the_same_bytes_and_leaves_no_translations_of_another_draw(tmp_path: Path) -> None:
+    (tmp_path / "test.zh.9").write_text("旧的\n", encoding="utf-8")
     assert make_corpus.main(["--out", str(tmp_path)]) == 0
     made = sorted(path.name for path in tmp_path.iterdir())
     assert made == sorted(path.name for split in SPLITS for path in CORPUS_DIR.glob(f"{split}.[ez]*"))
@@ -183,6 +184,7 @@ BAD_TABLES = {
         ("I eat.", "1 fields"),
         ("I eat.\t1\t2\t3\t4\t5", "6 fields"),
         ("I eat.\t", "a field is empty"),
+        ("I eat.\t\udcff", "it is not UTF-8"),
     ],
     "words/food.tsv": [
         ("en\tzh\nrice\t米饭\tx\n", "2: 3 fields, but the header has 2"),
@@ -203,7 +205,7 @@ def test_a_mistake_in_a_table_is_one_line_and_nothing_is_written(
 ) -> None:
     if file == "phrasebook/talk.tsv":
         text, message = f"Hello!\t你好！\n# a comment\n{text}\n", f"3: {message}"
-    (small_phrasebook / file).write_text(text, encoding="utf-8")
+    (small_phrasebook / file).write_text(text, encoding="utf-8", errors="surrogateescape")
     assert make_corpus.main(["--out", str(small_phrasebook / "new")]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"make_corpus: {small_phrasebook / file}:{message}")
@@ -211,10 +213,15 @@ def test_a_mistake_in_a_table_is_one_line_and_nothing_is_written(
     assert not (small_phrasebook / "new").exists()
 
 
-def test_what_is_copied_may_be_latin(small_phrasebook: Path) -> None:
-    text = "A203 at 7:30, call 140 1234 5678.\t7:30，A203，打140 1234 5678。\n5%, $1,250.\t5%，1250美元。\n"
-    (small_phrasebook / "phrasebook" / "talk.tsv").write_text(text, encoding="utf-8")
-    assert make_corpus.main(["--show", "talk.tsv:1"]) == 0
+def test_a_missing_file_is_one_line(small_phrasebook: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert make_corpus.main(["--out", str(small_phrasebook / "new")]) == 2
+    assert re.fullmatch(r"make_corpus: .*everyday\.en'\n", capsys.readouterr().err)
+
+
+def test_what_is_copied_may_be_latin_and_a_table_may_begin_with_a_mark(small_phrasebook: Path) -> None:
+    text = "# of\nA203 at 7:30, call 140 1234 5678.\t7:30，A203，打140 1234 5678。\n5%, $1,250.\t5%，1250美元。\n"
+    (small_phrasebook / "phrasebook" / "talk.tsv").write_text(text, encoding="utf-8-sig")
+    assert make_corpus.main(["--show", "talk.tsv:2"]) == 0
 
 
 def test_the_card_gives_the_right_numbers() -> None:
