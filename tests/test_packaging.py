@@ -48,6 +48,8 @@ def test_cachecheck_can_be_installed_by_itself(tmp_path: Path) -> None:
     assert "needs transformers 5.20\n" in (ROOT / "docs/your-model.md").read_text(encoding="utf-8")
     assert next(line for line in PROJECT["dependencies"] if line.startswith("torch")) in project["dependencies"]
     assert len(project["dependencies"]) == 1
+    assert alone["tool"]["setuptools"]["package-data"]["minitrans.cachecheck"] == ["py.typed"]
+    assert (folder / place / "py.typed").is_file()
     shutil.copytree(folder / place, tmp_path / "minitrans/cachecheck")
     program = """
         import sys

@@ -219,7 +219,7 @@ def test_a_missing_file_is_one_line(small_phrasebook: Path, capsys: pytest.Captu
 
 
 def test_what_is_copied_may_be_latin_and_a_table_may_begin_with_a_mark(small_phrasebook: Path) -> None:
-    text = "# of\nA203 at 7:30, call 140 1234 5678.\t7:30，A203，打140 1234 5678。\n5%, $1,250.\t5%，1250美元。\n"
+    text = "# a\nA203 at 7:30, call 140 1234 5678.\t7:30，A203，打140 1234 5678。\n5%, $1,250.\t5%，1250美元。\n"
     (small_phrasebook / "phrasebook" / "talk.tsv").write_text(text, encoding="utf-8-sig")
     assert make_corpus.main(["--show", "talk.tsv:2"]) == 0
 
