@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from minitrans.cachecheck.check import to_str
 from minitrans.data.batching import collate
+from minitrans.errors import UserError
 from minitrans.explain.tracing import TracedTranslation, trace_translations
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.translate.translator import Translator
@@ -105,7 +106,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", help="a run folder whose model translates the sentence that is shown")
     args = parser.parse_args(argv)
-    (traced,) = trace_translations(Translator.load(args.run), [EXAMPLE_SENTENCE])
+    try:
+        (traced,) = trace_translations(Translator.load(args.run), [EXAMPLE_SENTENCE])
+    except UserError as error:
+        parser.error(str(error))
     pictures = {
         "masks": draw_masks(),
         "cross-attention": draw_cross_attention(traced),

@@ -28,6 +28,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from minitrans.errors import UserError
 from minitrans.text.lines import read_lines
 from minitrans.text.reading import TEXTING_ABBREVIATIONS, split_lowercase_words
 from minitrans.translate.translator import Translator
@@ -198,7 +199,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, help="run folder")
     parser.add_argument("--examples", type=int, default=3, help="wrong ones to print of each kind")
     args = parser.parse_args(argv)
-    translator = Translator.load(args.run, compiled="auto")
+    try:
+        translator = Translator.load(args.run, compiled="auto")
+    except UserError as error:
+        parser.error(str(error))
     lines = read_sets("everyday", "everyday_dev")
     outputs = translator.translations([*lines])
     lines = {line: lines[line] for line, output in zip(lines, outputs, strict=True) if output.text in lines[line]}

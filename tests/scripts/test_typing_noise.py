@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
+import draw_pictures
 import pytest
 import typing_noise
 from typing_noise import (
@@ -184,3 +185,10 @@ def test_rows_and_totals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     wrong_ones = [f"{line}\t{output}" for line, output in zip(copied, VALUE_LINE_CANDIDATES, strict=True)][1:]
     values, names = [*wrong_ones[1:], "values: 2 of 5 copied"], [*wrong_ones, "names: 1 of 5 copied"]
     assert table[end + 1 :] == [*values, *names]
+
+
+@pytest.mark.parametrize("script", [typing_noise, draw_pictures])
+def test_what_is_no_run_is_refused(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        script.main(["no/such"])
+    assert ": error: no/such" in capsys.readouterr().err
