@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, cycle, islice
+from itertools import chain, cycle
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,8 +24,6 @@ from minitrans.cli.arguments import Parser, positive_int
 from minitrans.errors import UserError
 from minitrans.text.lines import read_lines
 from minitrans.translate.translator import Translator
-
-MAX_CLIENT_REQUESTS = 100_000  # requests of a client
 
 
 class ServerProcess(NamedTuple):
@@ -71,7 +69,7 @@ def ask_repeatedly(ask: Callable[[str], Reply], lines: Sequence[str], seconds: f
     """What is answered to one line after the other in that time."""
     end = time.monotonic() + seconds
     replies = []
-    for line in islice(cycle(lines), MAX_CLIENT_REQUESTS):
+    for line in cycle(lines):
         replies.append(ask(line))
         if time.monotonic() > end:
             break
