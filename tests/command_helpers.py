@@ -146,12 +146,14 @@ def wait_for_group_exit(group: int) -> None:
 
 
 def run_readme_code(folder: Path, lines: list[str], blocked_module: str, expression: str = "translate(lines)") -> Any:
-    """What the code in a folder's README makes of some lines, where our package and another one are not installed."""
+    """What a README's code makes of lines, elsewhere than in its folder, without our package and another one."""
     (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.S)
-    example = 'print(translate(["..."]))'
+    example, place = 'print(translate(["..."]))', 'FOLDER = "."'
     assert example in code
+    assert place in code
     code = code.replace(example, f"lines = json.load(sys.stdin)\nprint(json.dumps({expression}))")
+    code = code.replace(place, f"FOLDER = {str(folder)!r}")
     program = f"import json, sys\nsys.modules |= {{'minitrans': None, {blocked_module!r}: None}}\n{code}"
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, input=json.dumps(lines).encode(), stdout=subprocess.PIPE, cwd=folder, check=True)
+    done = subprocess.run(command, input=json.dumps(lines).encode(), stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout)
