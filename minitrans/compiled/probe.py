@@ -5,6 +5,7 @@ A plan cannot see that somebody has changed what the model's code or the C++ com
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -26,11 +27,6 @@ from minitrans.model.transformer import Transformer
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.2}
 SMOOTHING = 0.1
 LENGTH = 40  # tokens of a long row: more than a block has, and than most windows that somebody may add
-with torch.inference_mode(False), torch.device("cpu"):  # whatever is around the first import
-    FULL_IDS = torch.arange(2 * LENGTH).view(2, LENGTH) * 37 % 297 + 3
-    SRC_IDS = torch.where(torch.arange(LENGTH) < torch.tensor([[LENGTH], [3]]), FULL_IDS, 0)  # one long, one short
-    TGT_OUT = SRC_IDS.flip(0)
-    TGT_IN = F.pad(TGT_OUT[:, :-1], (1, 0), value=1)
 
 NamedTensorPair = tuple[str, Tensor, Tensor]  # what is compared, by the plain way and by the other
 
@@ -41,14 +37,16 @@ def check_training(plan: Plan, dtype: torch.dtype) -> None:
     Raises:
         NotAdmittedError: They differ.
     """
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad(), torch.device("cpu"):
-        torch.manual_seed(1)
+    with _neutral_modes(), torch.enable_grad():
+        _, src_ids = _make_ids()
+        tgt_out = src_ids.flip(0)
+        tgt_in = F.pad(tgt_out[:, :-1], (1, 0), value=1)
         model = _small_model(plan).train()
         for tried in dict.fromkeys((torch.float64, dtype)):
             if tried != torch.float64:
                 _shift_relu_inputs(model)
             model.to(torch.promote_types(tried, torch.float32))
-            _refuse_differences(compare_training(model, SRC_IDS, TGT_IN, TGT_OUT, SMOOTHING, tried), tried)
+            _refuse_differences(compare_training(model, src_ids, tgt_in, tgt_out, SMOOTHING, tried), tried)
 
 
 def check_steps(plan: Plan, dtype: torch.dtype) -> None:
@@ -57,12 +55,26 @@ def check_steps(plan: Plan, dtype: torch.dtype) -> None:
     Raises:
         NotAdmittedError: They differ.
     """
-    no_autocast, cpu = torch.autocast("cpu", enabled=False), torch.device("cpu")
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad(), no_autocast, cpu:
-        torch.manual_seed(1)
+    with _neutral_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False):
         model = _small_model(plan).eval()
         for tried in dict.fromkeys((torch.float64, dtype)):
             _refuse_differences(_paired_steps(model.to(tried)), tried)
+
+
+@contextmanager
+def _neutral_modes() -> Iterator[None]:
+    """Random numbers of its own, no inference mode, and tensors on the CPU, whatever is around."""
+    on_cpu = torch.empty(0).device.type == "cpu"
+    cpu = nullcontext() if on_cpu else torch.device("cpu")  # which doubles the time
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), cpu:
+        torch.manual_seed(1)
+        yield
+
+
+def _make_ids() -> tuple[Tensor, Tensor]:
+    """Two rows of LENGTH ids, and the same with the second row cut to three: int64 (2, LENGTH)."""
+    ids = torch.arange(2 * LENGTH).view(2, LENGTH) * 37 % 297 + 3
+    return ids, torch.where(torch.arange(LENGTH) < torch.tensor([[LENGTH], [3]]), ids, 0)
 
 
 def _small_model(plan: Plan) -> Transformer:
@@ -147,14 +159,15 @@ def compare_training(
 def _paired_steps(model: Transformer) -> Iterator[NamedTensorPair]:
     steppers: tuple[Stepper[Any], ...] = CachedStepper(model), CompiledStepper(read_plan(model))
     n = model.config.vocab_size - 2  # all tokens but PAD and BOS
-    states = [stepper.begin(SRC_IDS, LENGTH + 3) for stepper in steppers]
+    long_ids, src_ids = _make_ids()
+    states = [stepper.begin(src_ids, LENGTH + 3) for stepper in steppers]
     for t, tokens in enumerate(([1, 1], [8, 290, 11], [5, 9, 30])):
         if t == 1:
             for state in states:
                 state.select_rows(torch.tensor([1, 0, 0]))
         if t == 2:  # far from the first ones
-            model.step(FULL_IDS[[0, 1, 0]], states[0])
-            for each in FULL_IDS[[0, 1, 0]].T:
+            model.step(long_ids[[0, 1, 0]], states[0])
+            for each in long_ids[[0, 1, 0]].T:
                 steppers[1].next_tokens(each, states[1], 1)
         found = (s.next_tokens(torch.tensor(tokens), state, n) for s, state in zip(steppers, states, strict=True))
         (own, own_ids), (other, ids) = ((log_p.gather(1, i.argsort()), i.sort().values) for log_p, i in found)

@@ -1,6 +1,5 @@
 """The probe finds every fault, each alone, of either side, and none where there is none."""
 
-import importlib
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -49,12 +48,10 @@ def refusal_reasons(dtype: torch.dtype = torch.float64, model: Transformer | Non
     return reasons[0], reasons[1]
 
 
-def test_what_is_around_when_it_is_imported_and_asked_changes_nothing() -> None:
+def test_what_is_around_changes_nothing() -> None:
     model = make_model()
     with torch.inference_mode(), torch.device("meta"):
-        importlib.reload(probe)
         assert refusal_reasons(model=model) == ("", "")
-    assert refusal_reasons() == ("", "")
 
 
 @pytest.mark.parametrize(("n_heads", "small"), [(1, 1), (2, 2), (3, 3), (8, 3)])
