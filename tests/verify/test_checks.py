@@ -237,7 +237,7 @@ def test_weights_of_a_query_that_sees_no_key_are_looked_at(monkeypatch: pytest.M
         ("C7", "heads:scaled_by_the_heads_size", "math.sqrt(3 * 4)", "math.sqrt(4)"),
         ("C12", "heads:heads_are_split_first", "scores.sum(1, keepdim=True)", "scores"),
         ("C18", "masks:masked_before_softmax", " * mask", ""),
-        ("C8", "model:parameters_are_trainable", "ListOfLinears()", "nn.Linear(4, 4)"),
+        ("C8", "model:parameters_are_trainable", "[nn.Linear(4, 4)]", "nn.Linear(4, 4)"),
     ],
 )
 def test_a_control_that_does_as_well_shows_nothing(id_: str, function: str, wrong: str, right: str) -> None:
