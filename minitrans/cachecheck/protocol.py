@@ -149,9 +149,7 @@ class Functions(CachedModel[list[Any]]):
 
     def select_rows(self, cache: list[Any], rows: Tensor) -> list[Any]:
         """Call `select`."""
-        if self._select is None:
-            return super().select_rows(cache, rows)
-        return [self._select(cache[0], rows)]
+        return super().select_rows(cache, rows) if self._select is None else [self._select(cache[0], rows)]
 
     def drop_last(self, cache: list[Any], n: int) -> list[Any]:
         """Call `drop`."""
