@@ -1,5 +1,6 @@
 """What a check is, how a deviation is measured, and what is reported."""
 
+import copy
 import logging
 import math
 import time
@@ -254,10 +255,9 @@ class Deviation(float):
 
     def named(self, what: str = "", offset: int = 0) -> "Deviation":
         """The same with what was done, and the position at which it begins."""
-        copy = Deviation(self)
-        copy.position_errors, copy.offset = self.position_errors, self.offset + offset
-        copy.context, copy.reason = what or self.context, self.reason
-        return copy
+        same = copy.copy(self)
+        same.context, same.offset = what or self.context, self.offset + offset
+        return same
 
     def locate(self, tolerance: float) -> str:
         """Where it first exceeds a tolerance, in words; empty if that is not known."""
