@@ -65,7 +65,9 @@ def open_splits(config: DataConfig) -> dict[str, Callable[[], OpenSplit]]:
     Raises:
         UserError: The corpus is not there, or its files do not fit together; or the call's cannot be read.
     """
-    return _open_folder(config) if is_path(config.path) else _open_hub(config)
+    if not is_path(config.path):
+        return _open_hub(config)
+    return {split: partial(_open_files, split, parts, config) for split, parts in _find_files(config).items()}
 
 
 def open_train(config: DataConfig) -> OpenSplit:
@@ -112,10 +114,6 @@ def _open_hub(config: DataConfig) -> dict[str, Callable[[], OpenSplit]]:
         content = () if config.streaming else (pairs._fingerprint,)
         splits[split] = partial(OpenSplit, f"{config.path}, {split}", rows, content)
     return splits
-
-
-def _open_folder(config: DataConfig) -> dict[str, Callable[[], OpenSplit]]:
-    return {split: partial(_open_files, split, parts, config) for split, parts in _find_files(config).items()}
 
 
 def _open_files(split: str, parts: list[tuple[UPath, ...]], config: DataConfig) -> OpenSplit:
