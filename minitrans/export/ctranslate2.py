@@ -36,7 +36,7 @@ def export(bundle: Bundle, folder: Path) -> None:
         UserError: The folder is there already, or cannot be written; or CTranslate2 cannot compute this model: it has
             another architecture, or gives other numbers.
     """
-    pieces = vocab_pieces(bundle)
+    pieces = bundle.tokenizer.pieces
     with atomic_folder(folder) as temp:
         try:
             save_engine(temp, bundle.model, pieces, bundle.tokenizer.unk_id)
@@ -51,11 +51,6 @@ def export(bundle: Bundle, folder: Path) -> None:
         save_reader_code_and_settings(temp, bundle)
         readme = render_template("engine.md", bundle=bundle, tokenizer=TOKENIZER, batch_tokens=BATCH_TOKENS)
         write_file(temp / "README.md", f"{readme}\n")
-
-
-def vocab_pieces(bundle: Bundle) -> list[str]:
-    """The text of every piece id, by which CTranslate2 knows it."""
-    return [bundle.tokenizer.piece(i) for i in range(bundle.tokenizer.vocab_size)]
 
 
 def save_engine(folder: Path, model: Transformer, pieces: Sequence[str], unk_id: int) -> None:
@@ -174,5 +169,5 @@ def engine_translate(engine: Any, bundle: Bundle, lines: Sequence[str]) -> list[
     reader = tokenizer.make_reader(bundle.source_words)
     read = [reader.preprocess_line(line) for line in lines]
     sources = [ids[: max_len - 1] for ids in tokenizer.encode_batch(text for line in read for text, _ in line)]
-    outputs = iter(tokenizer.decode_batch(engine_greedy(engine, vocab_pieces(bundle), max_len, sources)))
+    outputs = iter(tokenizer.decode_batch(engine_greedy(engine, tokenizer.pieces, max_len, sources)))
     return [reader.postprocess_line(outputs, line) for line in read]

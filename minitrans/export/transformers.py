@@ -200,15 +200,14 @@ def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
     valid UTF-8, it decodes none of them.
     """
     proto = ModelProto.FromString(tokenizer.proto)
-    pieces = [p.piece for p in proto.pieces]
-    unk, eos = pieces[tokenizer.unk_id], pieces[tokenizer.eos_id]
+    unk, eos = tokenizer.piece(tokenizer.unk_id), tokenizer.piece(tokenizer.eos_id)
     if proto.trainer_spec.model_type == proto.trainer_spec.BPE:
         # The best piece that two neighbours make wins, whichever two they are; the others are never made.
         ordinary = sorted((p for p in proto.pieces if p.type == p.NORMAL), key=lambda p: -p.score)
         known = {p.piece for p in ordinary}
         splits = ((p.piece[:i], p.piece[i:]) for p in ordinary for i in range(1, len(p.piece)))
         merges = [(left, right) for left, right in splits if left in known and right in known]
-        ids = {piece: i for i, piece in enumerate(pieces)}
+        ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
         model: Any = models.BPE(ids, merges, unk_token=unk, byte_fallback=True)
     else:
         scores = [(p.piece, p.score) for p in proto.pieces]
@@ -237,12 +236,12 @@ def load_engine(folder: Path, dtype: torch.dtype = torch.float32) -> Engine:
 
 def find_mismatches(engine: Engine, bundle: Bundle) -> Iterator[str]:
     """What an engine in float64 does otherwise than our model and tokenizer, one thing after another."""
-    tokenizer, size = bundle.tokenizer, bundle.tokenizer.vocab_size
-    pieces = [tokenizer.piece(i) for i in range(size)]
-    for i, (piece, other) in enumerate(zip(pieces, engine.tokenizer.convert_ids_to_tokens(range(size)), strict=True)):
+    tokenizer = bundle.tokenizer
+    others = engine.tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
+    for i, (piece, other) in enumerate(zip(tokenizer.pieces, others, strict=True)):
         if piece != other:
             yield f"piece {i} is {escape_controls(repr(other))} there and {escape_controls(repr(piece))} here"
-    lines = [*HOSTILE_LINES, *pieces, *sorted(bundle.source_words or ())[:N_VERIFIED_WORDS]]
+    lines = [*HOSTILE_LINES, *tokenizer.pieces, *sorted(bundle.source_words or ())[:N_VERIFIED_WORDS]]
     encoded = tokenizer.encode_batch(map(with_keyboard_marks, lines) if tokenizer.reader.plain else lines)
     for line, ids, hf_ids in zip(lines, encoded, engine.tokenizer(lines, verbose=False).input_ids, strict=True):
         if [*ids, tokenizer.eos_id] != hf_ids:

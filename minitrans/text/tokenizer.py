@@ -79,6 +79,7 @@ class Tokenizer:
     Attributes:
         proto: The bytes of the model file.
         digest: SHA-256 of the model file, in hexadecimal.
+        pieces: What `piece` gives for each id.
         vocab_size: Number of ids.
         pad_id: Fills rows up to a common length.
         bos_id: Begins a translation.
@@ -96,12 +97,12 @@ class Tokenizer:
             if not proto:  # SentencePiece takes no bytes for "load nothing"
                 raise RuntimeError("it is empty")
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
-            for i in range(self._processor.vocab_size()):
-                self._processor.id_to_piece(i)  # raises where it is no UTF-8
+            ids = range(self._processor.vocab_size())
+            self.pieces: list[str] = [self._processor.id_to_piece(i) for i in ids]  # raises where one is no UTF-8
         except (RuntimeError, UnicodeDecodeError) as error:
             raise UserError("not a SentencePiece model; train the tokenizer again or copy the file again") from error
         self.digest: str = hashlib.sha256(proto).hexdigest()
-        self.vocab_size: int = self._processor.vocab_size()
+        self.vocab_size = len(self.pieces)
         self.pad_id: int = self._processor.pad_id()
         self.bos_id: int = self._processor.bos_id()
         self.eos_id: int = self._processor.eos_id()

@@ -15,7 +15,7 @@ pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 
 from minitrans.errors import UserError
 from minitrans.export import ctranslate2 as export_ctranslate2
-from minitrans.export.ctranslate2 import engine_greedy, engine_translate, export, load_engine, save_engine, vocab_pieces
+from minitrans.export.ctranslate2 import engine_greedy, engine_translate, export, load_engine, save_engine
 from minitrans.model.decoding import CachedStepper, greedy_decode
 from minitrans.model.transformer import Transformer
 from minitrans.translate.translator import Translator
@@ -123,7 +123,7 @@ def test_its_readme_translates_as_we_do(folder: Path, translator: Translator) ->
 @pytest.mark.parametrize(("piece", "lengths"), [("</s>", {0, 1}), ("a", {0, 19, 26, 40}), ("<0x0A>", {0, 1})])
 def test_its_readme_ends_where_we_do(piece: str, lengths: set[int], tiny_run: Path, tmp_path: Path) -> None:
     bundle = Translator.load(tiny_run).bundle
-    force_constant_token_ranking(bundle.model, vocab_pieces(bundle).index(piece))
+    force_constant_token_ranking(bundle.model, bundle.tokenizer.pieces.index(piece))
     export(bundle, tmp_path / "engine")
     expected = Translator(bundle).translate(ODD_LINES)
     assert run_readme_code(tmp_path / "engine", ODD_LINES, "torch") == expected
