@@ -95,7 +95,8 @@ def export(bundle: Bundle, folder: Path) -> None:
     """
     with atomic_folder(folder) as temp:
         try:
-            save_engine(temp, bundle)
+            save_model(temp, bundle.model)
+            save_tokenizer(temp, bundle)
             mismatch = next(find_mismatches(load_engine(temp, torch.float64), bundle), None)
         except (AttributeError, RuntimeError, ValueError) as error:  # something is missing, or has another size
             reason = escape_controls(" ".join(str(error).split()))
@@ -104,12 +105,6 @@ def export(bundle: Bundle, folder: Path) -> None:
             what = f"transformers computes something else than this model: {mismatch}"
             raise UserError(f"{what}; translate with minitrans")
         write_card(temp, bundle)
-
-
-def save_engine(folder: Path, bundle: Bundle) -> None:
-    """Write what the Auto classes of transformers read into an existing folder."""
-    save_model(folder, bundle.model)
-    save_tokenizer(folder, bundle)
 
 
 def translate_fns(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[[Sequence[str]], list[str]]]]:

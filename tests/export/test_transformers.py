@@ -179,9 +179,9 @@ EXPORT_FAULTS: dict[str, tuple[Any, str]] = {
 def test_what_computes_otherwise_is_refused(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = untrained_bundle(tokenizer_of("bpe"), "en", "zh")
     broken, message = EXPORT_FAULTS[fault]
-    save, weights_of = export_transformers.save_engine, export_transformers.blenderbot_state_dict
+    save, weights_of = export_transformers.save_tokenizer, export_transformers.blenderbot_state_dict
 
-    def save_broken(folder: Path, bundle: Bundle) -> None:
+    def save_broken(folder: Path, bundle: Bundle) -> None:  # the last that writes
         save(folder, bundle)
         name, old, new = broken
         text = (folder / name).read_text(encoding="utf-8")
@@ -193,7 +193,7 @@ def test_what_computes_otherwise_is_refused(fault: str, tmp_path: Path, monkeypa
     elif callable(broken):
         monkeypatch.setattr(export_transformers, "blenderbot_state_dict", lambda model: broken(weights_of(model)))
     else:
-        monkeypatch.setattr(export_transformers, "save_engine", save_broken)
+        monkeypatch.setattr(export_transformers, "save_tokenizer", save_broken)
     with pytest.raises(UserError) as refused:
         export(bundle, tmp_path / "engine")
     assert f"transformers computes something else than this model: {message}" in str(refused.value)
