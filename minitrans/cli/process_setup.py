@@ -75,12 +75,8 @@ def keep_freed_memory() -> None:
 @contextlib.contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
     """Let SIGTERM end a command as Ctrl-C does, so that half-written files are removed."""
-    try:
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    except ValueError:  # not in the main thread
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ValueError):  # not in the main thread
+            before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+            stack.callback(signal.signal, signal.SIGTERM, before)
         yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
