@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -21,8 +21,7 @@ from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.translate.bundle import Bundle
 from minitrans.translate.translator import AttentionWeights, Translation, Translator, stack_layers, traced_full_pass
 
-AttentionKind = Literal["encoder", "decoder", "cross"]
-ATTENTION_KINDS: tuple[AttentionKind, ...] = ("encoder", "decoder", "cross")
+ATTENTION_KINDS = "encoder", "decoder", "cross"
 N_PADDING_PIECES = 2  # pieces of padding after the source, as if a longer sentence stood in the same batch
 N_LIKELIEST = 5
 
@@ -80,7 +79,7 @@ class TracedTranslation:
     stepwise_decoder: Tensor
     stepwise_cross: Tensor
     steps: list[TracedStep]
-    head_ablation_log_probs: dict[AttentionKind, Tensor]
+    head_ablation_log_probs: dict[str, Tensor]
 
     @property
     def attention(self) -> AttentionWeights:
@@ -164,13 +163,11 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
     )
 
 
-def _head_ablation_log_probs(
-    model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor
-) -> dict[AttentionKind, Tensor]:
+def _head_ablation_log_probs(model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> dict[str, Tensor]:
     """For each kind (L, H): log-probability of int64 (1, T) `tgt_out` with one head switched off."""
     model = deepcopy(model)  # it gets hooks, and others may be translating with it
     encoder, decoder = cast(list[EncoderLayer], model.encoder.layers), cast(list[DecoderLayer], model.decoder.layers)
-    of_kind: dict[AttentionKind, list[MultiHeadAttention]] = {
+    of_kind: dict[str, list[MultiHeadAttention]] = {
         "encoder": [layer.self_attn for layer in encoder],
         "decoder": [layer.self_attn for layer in decoder],
         "cross": [layer.cross_attn for layer in decoder],
