@@ -26,8 +26,10 @@ demo: $(RUN)/model.json
 
 # A run that was interrupted goes on where it stopped, if its settings and its corpus have not changed since it began.
 $(RUN)/model.json: configs/en-zh.yaml $(wildcard data/en-zh/train.* data/en-zh/valid.* data/en-zh/test*.*) | .venv/ready
-	@if ls $(RUN)/checkpoints/step-*.ckpt >/dev/null 2>&1 && [ ! -f $@ ] && [ -z "$$(find $^ -newer $(RUN)/config.yaml)" ]; \
-		then how=--resume; else how=--overwrite; fi; \
+	@how=--overwrite; \
+		if ls $(RUN)/checkpoints/step-*.ckpt >/dev/null 2>&1 && [ ! -f $@ ]; then \
+		if [ -z "$$(find $^ -newer $(RUN)/config.yaml)" ]; then how=--resume; \
+		else echo 'settings or corpus are newer than the interrupted run: training anew' >&2; fi; fi; \
 		$(BIN)/minitrans train --config $< --run-dir $(RUN) $$how
 
 # For whoever edits the model, the short check: style, types, its tests, and the proof on a fresh model.
@@ -75,7 +77,7 @@ EXTRAS = dev$(shell { command -v chromium || command -v chromium-browser || comm
 # The programs in .venv name their Python, in a first line such as #!/home/me/minitrans/.venv/bin/python.
 unmoved:
 	@[ ! -e $(BIN)/minitrans ] || [ -x "$$(sed '1s/..//;q' $(BIN)/minitrans)" ] || \
-		{ echo 'this folder was moved, and the programs in .venv do not run; rm -r .venv, then make it again' >&2; exit 2; }
+		{ echo 'the programs in .venv do not run (was this folder moved?); rm -r .venv, then make it again' >&2; exit 2; }
 
 .venv/ready: pyproject.toml constraints.txt | unmoved
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'

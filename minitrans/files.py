@@ -1,8 +1,10 @@
 """Files and folders that are written whole or not at all."""
 
+import errno
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -24,7 +26,7 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
         UserError: The file cannot be written, or another process is writing `path`.partial.
     """
     file_path = os.path.realpath(path)
-    # Two processes may write the same file, from two containers with the same number.
+    # Two processes may write the same file, in two containers even with the same process id.
     temp = Path(f"{file_path}.partial" if resume else f"{file_path}.{randbits(32)}.tmp")
     try:
         if os.path.exists(path) and not os.path.isfile(path):
@@ -32,8 +34,6 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
                 yield file
             return
         with open(temp, "a+b" if resume else "wb") as file:
-            if os.path.exists(file_path):
-                shutil.copymode(file_path, temp)  # what only its owner may read stays so
             if resume:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -42,11 +42,19 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
                 file.seek(0)
                 file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
                 file.seek(0)
+            if os.path.exists(file_path):  # what only its owner may read stays so
+                mode = stat.S_IMODE(os.stat(file_path).st_mode)
+                temp.chmod(mode | stat.S_IWUSR if resume else mode)
             yield file
             file.flush()
             os.fsync(file.fileno())  # or a power failure might leave the new name and not what it names
-        # By its name; where the system refuses that, as for a single file mounted into a container, by its content.
-        shutil.move(temp, file_path, shutil.copyfile)
+        try:
+            os.replace(temp, file_path)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            shutil.copyfile(temp, file_path)  # a mount point, as a single file of a container is
+            temp.unlink()
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
     finally:

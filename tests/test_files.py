@@ -3,7 +3,7 @@ import errno
 import os
 import stat
 from pathlib import Path
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 import pytest
 
@@ -18,10 +18,12 @@ def test_a_file_is_replaced_whole_or_not_at_all(
     path = tmp_path / "a.txt"
     write_file(path, "old")
     path.chmod(mode := 0o602)  # which no umask leaves
+    replace = MagicMock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    with patch.object(os, "replace", replace), pytest.raises(UserError, match="No space left on device"):
+        write_file(path, "new")
+    assert path.read_text() == "old"
     if mount_point:
-        refused = MagicMock(side_effect=OSError(errno.EBUSY, "Device or resource busy"))
-        monkeypatch.setattr(os, "rename", refused)
-        monkeypatch.setattr(os, "replace", refused)
+        monkeypatch.setattr(os, "replace", MagicMock(side_effect=OSError(errno.EBUSY, "Device or resource busy")))
     write_file(path, "neu é")
     assert stat.S_IMODE(path.stat().st_mode) == mode
     with contextlib.suppress(ZeroDivisionError), atomic_open(path) as file:

@@ -94,7 +94,7 @@ def check_minitrans_model(args: Namespace, progress: "Console") -> "tuple[Report
     if args.sabotage and (args.run or args.data or args.self_test):
         raise UserError("--sabotage breaks a fresh model: give no RUN, --data or --self-test with it")
     if args.data and not args.run:
-        raise UserError("--data is a run's corpus: give its RUN, too")
+        raise UserError("--data is a run's corpus: give RUN too")
     with progress.status("measuring"):
         subject = load_run_and_pairs(Path(args.run), args.data) if args.run else model_and_random_pairs(fresh_model())
         if args.sabotage:

@@ -20,7 +20,7 @@ from jsonargparse import ArgumentParser
 
 from minitrans.data import filters
 from minitrans.data.batching import IdRows
-from minitrans.data.readers import CHUNK, PAIR_SCHEMA, OpenSplit, open_splits, open_train, read_tables
+from minitrans.data.readers import CHUNK, PAIR_SCHEMA, OpenSplit, is_path, open_splits, open_train, read_tables
 from minitrans.data.setting_types import read_settings
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
@@ -31,7 +31,7 @@ from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 logger = logging.getLogger("minitrans")
 
-_PIECE = r"(?s)(.*?)(?:\[(-?[0-9]+%?)?:(-?[0-9]+%?)?\])?"  # a split, or a slice of one: train[:90%]
+_PIECE = r"(?s)(.*?)(?:\[(-?[0-9]{1,12}%?)?:(-?[0-9]{1,12}%?)?\])?"  # a split, or a slice of one: train[:90%]
 _VALIDATION_SPLIT_NAMES = ("valid", "val", "validation", "dev")  # the first of these that is there becomes `valid`
 
 _READER_VERSION = 1  # raise it when the same files are read differently: what was kept on disk is then read again
@@ -256,7 +256,7 @@ def _read_splits(config: DataConfig) -> dict[str, Dataset]:
         if config.streaming and name == config.train_split:
             split = split._replace(row_stream=split.row_stream.take(_TOKENIZER_PAIRS))
         pairs = _read_split(split, config)
-        if not len(pairs):
+        if is_path(config.path) and not len(pairs):
             raise UserError(f"{config.path} holds no sentences for {name}; fill or remove it, or set data.splits")
         return pairs
 
@@ -273,7 +273,8 @@ def _take_part(setting: str, part: str, names: Collection[str], read: Callable[[
     for piece in re.split(r"\s*\+\s*", part):
         name, *span = re.fullmatch(_PIECE, piece).groups()  # type: ignore[union-attr]  # any text has a name
         if name not in names:
-            raise UserError(f"{setting}: there is no split {name}, only: {', '.join(names)}; or a slice, as train[1:9]")
+            there_are = ", ".join(names)
+            raise UserError(f"{setting}: there is no split {name}, only: {there_are}; or a slice, such as train[1:9]")
         n = len(read(name))
         bounds = (b if b is None else round(int(b.strip("%")) * (n if "%" in b else 100) / 100) for b in span)
         if not (numbers := range(n)[slice(*bounds)]):

@@ -90,8 +90,8 @@ class MultiHeadAttention(nn.Module):
     """`n_heads` attentions side by side, each on its own projection of the input.
 
     The projections W_q, W_k, W_v lie packed in one matrix, rows in this order, as in PyTorch's `in_proj_weight`:
-    three products for the price of one. Within each, head h owns rows h*Dh to (h+1)*Dh. Products are with
-    slices of the matrix: the module `w_qkv` is never called, nor is a hook on it.
+    three products for the price of one. Within each, head h owns rows h*Dh to (h+1)*Dh. The products take slices of
+    the matrix, so the module `w_qkv` is never called, and neither are hooks on it.
 
     Source: Vaswani et al. 2017, section 3.2.2.
     """

@@ -65,12 +65,12 @@ PLAIN_MARKS_TABLE = str.maketrans(
 _EMOJI = "[\u200d\u20e3\u2190-\u2bff\u3030\u303d\ufe0e\ufe0f\U0001f000-\U0001fbff\U000e0020-\U000e007f]+"
 _LEADING_BULLET_OR_EMOJI = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•*·>]+) +|{_EMOJI} *)?")
 _TRAILING_EMOJI_OR_DOTS = re.compile(rf"(?:{_EMOJI} *|[()]-?[:;] +|(?:\.{{2,}}|…)+ *)?")  # of a line read backwards
-# Where a sentence ends: not after "10." of a list, Mr. or a.m., and not in a quotation.
+# Where a sentence ends: not after Mr. or a.m., and not in a quotation; `Reader` says after which numbers.
 _NOT_AFTER_ABBREVIATION = "".join(
     rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "prof", "st", "no", "nr", "ca", "vs", "etc")
 )
 _SENTENCE_BREAK = rf"(?<=[^\s.?!][^\s.?!][.?!]){_NOT_AFTER_ABBREVIATION} (?=\w)"
-STOPS, QUESTION_MARKS = ".。।۔։።။", "?？؟;"  # also Hindi's and Urdu's stops; Greek's question mark
+STOPS, QUESTION_MARKS = ".。।۔։።။", "?？؟;"  # of many scripts; Greek's question mark is a semicolon
 _UNSPACED_END_MARKS = "。？！…，；：”’」』）"  # after these no blank is written
 _SURPLUS_MARKS = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))")
 _MISSING_SPACE = re.compile(r"(?<=[,;])(?=[^\W\d_])")
@@ -201,7 +201,7 @@ class Reader:
         self.plain, self.uses_placeholders = plain, signs is not None
         self._ranks = None if known is None else {word: i for i, word in enumerate(known)}
         self._english = (self._ranks or {}).get("what", _ENGLISH_WORDS) < _ENGLISH_WORDS
-        not_after_number = r"(?<!^\d\d\.)" if self._english else r"(?<!\b\d\d\.)"  # 15. Mai
+        not_after_number = r"(?<!^\d\d\.)" if self._english else r"(?<!\b\d\d\.)"  # also in 15. Mai
         self._sentence_break = re.compile(not_after_number + _SENTENCE_BREAK, re.IGNORECASE)
         code, sign = r"\w*(?:[^\W\d_]\d|_)\w*", rf"[^\w\s{re.escape(signs or '')}]+"  # such as B316, and ☂
         self._copied_parts = re.compile(
@@ -298,7 +298,10 @@ class Reader:
         return "".join(run if i % 2 else self._copied_parts.sub(replace, run) for i, run in enumerate(pieces))
 
     def normalize_punctuation(self, text: str) -> str:
-        """A clean source with a keyboard's marks, without repeated !? or blanks before marks, but with one after ,;."""
+        """A clean source with a keyboard's marks, without repeated !? or blanks before marks, but with one after ,;.
+
+        With placeholders its digits are 0 to 9.
+        """
         text = self._with_ascii_digits(text)
         return _MISSING_SPACE.sub(" ", _SURPLUS_MARKS.sub("", with_keyboard_marks(text))) if self.plain else text
 

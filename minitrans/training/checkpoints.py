@@ -128,7 +128,7 @@ class CheckpointWriter(Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock, and listen for signals; Lightning restores the previous handlers when training ends."""
         self.step, self.saved_at = trainer.global_step, time.monotonic()
-        in_main_thread = threading.current_thread() is threading.main_thread()  # the only one that may hear signals
+        in_main_thread = threading.current_thread() is threading.main_thread()  # only there may handlers be set
         for number in (signal.SIGINT, signal.SIGTERM) if in_main_thread else ():
             signal.signal(number, self._handle_signal if trainer.local_rank == 0 else signal.SIG_IGN)
 

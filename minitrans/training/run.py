@@ -83,7 +83,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
         model = _make_model(config, tokenizer, start)
         data = TranslationDataModule(config.data, tokenizer, model.config.max_len, config.seed, corpus)
         _check_validation_interval(config.trainer, -(-len(data.train_dataloader()) // trainer.world_size))
-        if isinstance(share := config.trainer["limit_val_batches"], float):
+        if isinstance(share := config.trainer["limit_val_batches"], float):  # Lightning refuses less than one batch
             trainer.limit_val_batches = max(1, int(share * -(-len(data.val_dataloader()) // trainer.world_size)))
         trainer.precision_plugin.convert_module(model)  # as it will be when it is trained
         dtype = torch.bfloat16 if trainer.precision == "bf16-mixed" else model.output.weight.dtype

@@ -104,7 +104,7 @@ class Translator:
         self.split_sentences = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles have a copy of the bundle, and make compiled code anew: it holds pointers."""
+        """A copy or a pickle makes compiled code anew, because that holds pointers."""
         made_of = self.bundle, "auto" if self.compiled else "off"
         return type(self), made_of, {"split_sentences": self.split_sentences}
 

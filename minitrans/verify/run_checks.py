@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from minitrans.cachecheck.check import LOWER_DTYPES, Caught, Check, Report, Result
+from minitrans.cachecheck.runner import MIN_TOKENS
 from minitrans.errors import UserError, nearest_name_error
 from minitrans.model.transformer import Transformer
 from minitrans.translate.backend import CompiledMode, can_verify_compiled
@@ -34,9 +35,9 @@ def run(
         if subject is None:
             subject = model_and_random_pairs(fresh_model() if model is None else model)
         c = subject.model.config
-        if c.max_len < 3 or c.d_model < 2:  # no token lies between two others, or a norm leaves nothing
+        if c.max_len < MIN_TOKENS or c.d_model < 2:  # of a single number a norm leaves nothing
             sizes = f"max_len {c.max_len} and d_model {c.d_model}"
-            raise UserError(f"{sizes} are too small to check; the least are 3 and 2")
+            raise UserError(f"{sizes} are too small to check; the least are {MIN_TOKENS} and 2")
         subjects = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER_DTYPES)}
         return Report([check.run(subjects) for check in chosen])
 

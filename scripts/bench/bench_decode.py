@@ -360,12 +360,12 @@ def compare_at_length(length: int, config: TransformerConfig, folder: Path, budg
 
 def differing_contenders(result: dict[str, Any]) -> list[str]:
     """The contenders in float32 whose outputs, of sentences or at lengths, differ from ours by more than rounding."""
-    different = [(row["name"], row["different"], result["sentences"]) for row in result["contenders"]]
+    exact = [row for row in result["contenders"] if row["name"] not in LESS_EXACT]
+    different = [(row["name"], row["different"], result["sentences"]) for row in exact]
     for name in LENGTH_CONTENDERS:
         counts = [row["different"].get(name, 0) for row in result["lengths"]]
         different.append((name, sum(counts), ROWS_PER_LENGTH * len(counts)))
-    beyond_rounding = [name for name, n, of in different if n > math.ceil(MAX_DIFFERENT_SHARE * of)]
-    return [name for name in dict.fromkeys(beyond_rounding) if name not in LESS_EXACT]
+    return [*dict.fromkeys(name for name, n, of in different if n > math.ceil(MAX_DIFFERENT_SHARE * of))]
 
 
 def print_comparison(result: dict[str, Any]) -> None:

@@ -354,7 +354,7 @@ def write_corpus(folder: Path, splits: Splits) -> None:
     """Write the files of all splits; further right translations, where a test has them, in files of their own."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, pairs in splits.items():
-        for path in folder.glob(f"{split}.zh.*"):  # another draw may have had more translations
+        for path in folder.glob(f"{split}.zh.[0-9]"):  # another draw may have had more translations
             path.unlink()
         for i, texts in enumerate(zip_longest(*pairs, fillvalue="")):
             ending = ("en", "zh")[i] if i < 2 else f"zh.{i}"

@@ -200,6 +200,7 @@ def test_what_was_not_used_for_the_longest_time_is_removed(cache: Path, load: Lo
 def test_a_terminal_is_told_what_is_compiled_and_how_long_it_took(
     load: Load, source: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(os, "isatty", lambda _: False)
     path, _ = load()
     assert capsys.readouterr() == ("", "")
     path.unlink()

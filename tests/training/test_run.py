@@ -103,7 +103,7 @@ def test_the_last_step_is_validated_wherever_it_falls(
     run, flags = tmp_path / "a run", ["--trainer.limit_val_batches", "0.001"]
     assert train(corpus, run, "--trainer.check_val_every_n_epoch", every, *flags, max_steps=23) == 0
     assert [int(row["step"]) for row in read_metrics(run) if row["val_bleu"]] == validated
-    assert f"    minitrans translate '{run}' " in (run / "README.md").read_text()
+    assert f"    minitrans translate '{run}' " in (run / "README.md").read_text(encoding="utf-8")
 
 
 def test_one_process_is_the_first(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
