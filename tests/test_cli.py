@@ -614,6 +614,13 @@ def test_export_where_the_engine_is_not_installed(
 # -- usage (what is wrong: tests/test_refusals.py) --------------------------------------------------------------------
 
 
+def test_how_it_ended_is_the_exit_code_though_nobody_reads_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Mock(write=Mock(side_effect=BrokenPipeError)))
+    for error, code in ((KeyboardInterrupt(), 130), (UserError("it is wrong"), 2)):
+        monkeypatch.setattr(cli, "parse_and_run", Mock(side_effect=error))
+        assert cli.main([]) == code
+
+
 def test_debug_shows_where_it_happened(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a folder"):
         cli.main(["translate", str(tmp_path / "gone"), "--debug", "a"])

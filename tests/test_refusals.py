@@ -484,6 +484,7 @@ REFUSAL_CASES: list[tuple[Setup, str, str]] = [
     *(({}, words, said) for words, said in BAD_COMMANDS + INCOMPLETE_COMMANDS),
     *(({"c.yaml": text}, f"{TRAIN} --config c.yaml", f"c.yaml ... {said}") for text, said in BAD_SETTINGS),
     *(({}, f"{TRAIN} {flags}", said) for flags, said in BAD_FLAGS),
+    ({}, f"distill{TRAIN[5:]} {STREAM}", "distill keeps what its teachers translate: set data.streaming to false"),
     *(({f"corpus/{name}": files[name] for name in files}, TRAIN_ON_CORPUS, said) for files, said in BAD_CORPORA),
     *(
         (

@@ -95,9 +95,14 @@ class Result:
         return self.offered and not self.passed
 
     @property
+    def first_failed_dtype(self) -> str:
+        """The name of the first dtype in which it failed."""
+        return next(name for name, m in self.by_dtype.items() if not m.passed)
+
+    @property
     def first_failure(self) -> Measurement:
-        """The outcome in the first dtype in which it failed."""
-        return next(m for m in self.by_dtype.values() if not m.passed)
+        """The outcome in that dtype."""
+        return self.by_dtype[self.first_failed_dtype]
 
     @property
     def by_dtype(self) -> dict[str, Measurement]:
@@ -144,6 +149,8 @@ class Check:
         measured = {
             dtype: Measurement(float(x), self.tolerance_in(x.rounding_dtype or dtype)) for dtype, x in errors.items()
         }
+        if any(not m.passed for m in measured.values()):
+            lacking = ""  # it has failed, whatever it lacks in another dtype
         details = [x.locate(measured[dtype].tolerance) for dtype, x in errors.items() if not measured[dtype].passed][:1]
         details += [f"part of it is computed in {dtype_name(x.rounding_dtype)}, and allowed its rounding"
                     for x in errors.values() if x.rounding_dtype]  # fmt: skip
@@ -307,6 +314,8 @@ def compare(got: Sequence[Tensor], want: Sequence[Tensor]) -> Deviation:
 
     Of four axes the last is filled up with zeros: weights of tokens that do not exist yet are 0.
     """
+    if len(got) != len(want):
+        return no_number(f"kinds of numbers: {len(got)}, to compare with {len(want)}")
     return worst([deviation(*pad_weights_to_widest(a, b)) for a, b in zip(got, want, strict=True)])
 
 

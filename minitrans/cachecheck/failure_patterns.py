@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from minitrans.cachecheck import cache_checks
-from minitrans.cachecheck.check import NotOfferedError, compare, dtype_tolerance
+from minitrans.cachecheck.check import compare, dtype_tolerance
 from minitrans.cachecheck.protocol import ModelAndTokens
 
 MIN_TOKEN_EFFECT = 1e-6  # what a token that is attended to moves logits by at least, of the largest logit
@@ -38,7 +38,7 @@ def explain_failures(case: ModelAndTokens[Any], failed: Mapping[str, float]) -> 
                 way = VARIANTS.get(id_, "")
                 if way not in fits:
                     fits[way] = False
-                    with suppress(NotOfferedError, RuntimeError, IndexError):
+                    with suppress(Exception):  # a pattern that cannot be tried does not fit
                         fits[way] = pattern.fits(case.with_variant(way) if way in case.model.variants else case)
                 if fits[way]:
                     names[id_] = f"this looks like: {pattern.name}"

@@ -7,7 +7,17 @@ from typing import Any
 import torch
 
 from minitrans.cachecheck.cache_checks import CHECKS
-from minitrans.cachecheck.check import LOWER_DTYPES, MIN_FAULT, Caught, Check, NotOfferedError, Report, Result, to_str
+from minitrans.cachecheck.check import (
+    LOWER_DTYPES,
+    MIN_FAULT,
+    Caught,
+    Check,
+    NotOfferedError,
+    Report,
+    Result,
+    dtype_name,
+    to_str,
+)
 from minitrans.cachecheck.failure_patterns import explain_failures
 from minitrans.cachecheck.faults import FAULTS, Faulty
 from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
@@ -74,8 +84,10 @@ def run(model: CachedModel[Any]) -> Report:
 def run_checks(cases: Mapping[torch.dtype, ModelAndTokens[Any]], checks: Sequence[Check]) -> list[Result]:
     """What checks find in sentences for a model; of one that fails, also what that looks like."""
     results = [check.run(cases, may_lack=True) for check in checks]
-    failed = {r.id: r.first_failure.measured for r in results if r.failed}
-    looks_like = explain_failures(next(iter(cases.values())), failed)
+    looks_like: dict[str, str] = {}
+    for dtype, case in cases.items():
+        failed = [r for r in results if r.failed and r.first_failed_dtype == dtype_name(dtype)]
+        looks_like |= explain_failures(case, {r.id: r.first_failure.measured for r in failed})
     return [replace(r, detail="; ".join(filter(None, [r.detail, looks_like.get(r.id, "")]))) for r in results]
 
 

@@ -94,6 +94,12 @@ def error_message(error: Exception) -> str | None:
     return None
 
 
+def print_to_user(text: str) -> None:
+    """Say how a command ended; whoever reads it may have gone, as `tee` after a Ctrl-C."""
+    with contextlib.suppress(OSError):
+        print(f"minitrans: {text}", file=sys.stderr)
+
+
 def discard_stdout() -> None:
     """Keep Python, as it exits, from trying again to write output that cannot be written."""
     with contextlib.suppress(AttributeError, OSError):  # there is no standard output, or it is not a file
@@ -117,9 +123,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UserError, MemoryError, OSError, RuntimeError) as error:
         if "--debug" in argv or (text := error_message(error)) is None:
             raise
-        print(f"minitrans: error: {escape_controls(text)}", file=sys.stderr)
+        print_to_user(f"error: {escape_controls(text)}")
         return 2
     except KeyboardInterrupt as error:
-        print(f"minitrans: interrupted{f': {error}' if error.args else ''}", file=sys.stderr)
+        print_to_user(f"interrupted{f': {error}' if error.args else ''}")
         discard_stdout()  # whoever reads it may have stopped reading
         return 130

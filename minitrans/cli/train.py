@@ -4,6 +4,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from minitrans.cli.common import print_scores
+from minitrans.errors import UserError
 from minitrans.text.lines import escape_controls
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ def distill_command(config: "RunConfig") -> int:
     """Train a model on a corpus and on translations of it by teachers, which are trained first."""
     from minitrans.training.distillation import distill
 
+    if config.data.streaming:
+        raise UserError("distill keeps what its teachers translate: set data.streaming to false")
     for run, scores in distill(config):
         print_run(run, scores)
     return 0

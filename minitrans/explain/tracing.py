@@ -190,4 +190,4 @@ def _head_ablation_log_probs(model: Transformer, src_ids: Tensor, tgt_in: Tensor
 
 def _largest_absolute_value(*tensors: Tensor) -> float:
     """The largest absolute value of all, NaN if one is NaN; 0 where there is none."""
-    return float(torch.cat([torch.zeros(1), *(x.abs().flatten() for x in tensors)]).max())
+    return float(torch.cat([torch.zeros(1), *(x.abs().flatten().cpu() for x in tensors)]).max())

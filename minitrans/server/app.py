@@ -40,7 +40,7 @@ LANGUAGE_NAMES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish
 }  # fmt: skip
 # Of every response that does not set them itself.
 DEFAULT_HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
-DEFAULT_HEADERS |= {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
+DEFAULT_HEADERS |= {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'self'"}
 # A page states the rest of its policy itself; browsers obey these parts only in a header.
 PAGE_HEADERS = {"Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"}
 

@@ -23,7 +23,10 @@ def _path_item(summary: str, answer: dict[str, Any], **fields: dict[str, Any]) -
     return {"post" if fields else "get": operation}
 
 
-EXTRA_FIELDS = {"unsure": {"oneOf": [BOOLEAN, {"type": "array", "items": BOOLEAN}]}, "unknown": {"type": "array"}}
+EXTRA_FIELDS = {
+    "unsure": {"oneOf": [BOOLEAN, {"type": "array", "items": BOOLEAN}]},
+    "unknown": {"type": "array", "items": TEXTS},
+}
 DETECTED_EACH = {"oneOf": [DETECTED, {"type": "array", "items": DETECTED}]}
 ANSWER_FIELDS = {"translatedText": TEXTS, "detectedLanguage": DETECTED_EACH, **EXTRA_FIELDS}
 TRANSLATION = {"type": "object", "properties": ANSWER_FIELDS}

@@ -23,7 +23,9 @@ def split_html(html: str) -> list[str]:
     """Cut HTML into pieces: markup and plain texts to translate, by turns; the first and the last are markup."""
     parser, end = _PieceStartParser(convert_charrefs=False), html.rfind(">") + 1
     try:
-        parser.feed(html[:end])  # no tag follows: looking for one there takes cubic time
+        # Where pieces begin is all that is asked, and a "&#" that is no number would end the parser's work. After
+        # `end` there is no tag: looking for one there takes cubic time.
+        parser.feed(html[:end].replace("&", "."))
     except AssertionError as error:  # raised by <![ with nothing valid after it
         raise UserError(f"q is no HTML: {error}") from error
     lines = [0, *(newline.end() for newline in re.finditer("\n", html))]
@@ -37,8 +39,9 @@ def split_html(html: str) -> list[str]:
             is_text = text
     pieces += [""] * is_text
     for i in range(1, len(pieces), 2):  # the blanks around a text stay
-        visible = pieces[i].strip() if unescape(pieces[i]).strip() else ""
-        before, _, after = pieces[i].partition(visible) if visible else (pieces[i], "", "")
+        spans = [sign.span() for sign in re.finditer(r"&#?\w+;|\S", pieces[i]) if unescape(sign[0]).strip()]
+        start, stop = (spans[0][0], spans[-1][1]) if spans else (0, 0)
+        before, visible, after = pieces[i][:start], pieces[i][start:stop], pieces[i][stop:]
         pieces[i - 1 : i + 2] = pieces[i - 1] + before, unescape(visible), after + pieces[i + 1]
     return pieces
 
@@ -71,7 +74,6 @@ class _PieceStartParser(HTMLParser):
     def handle_comment(self, _: str, /) -> None:
         self._record_start()
 
-    handle_entityref = handle_charref = handle_data  # type: ignore[assignment]  # their arguments are called otherwise
     handle_decl = handle_pi = unknown_decl = handle_comment  # type: ignore[assignment]
 
     def _record_start(self, is_text: bool = False) -> None:

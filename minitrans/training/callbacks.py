@@ -171,11 +171,13 @@ class LossAndRateLogger(Callback):
 
 
 class TrainingConsole(Console):
-    """Standard error; if nobody reads it any more, the training goes on."""
+    """Standard error; if it cannot be written any more, the training goes on."""
 
-    def on_broken_pipe(self) -> None:
-        """Write no more."""
-        self.quiet = True
+    def _write_buffer(self) -> None:
+        try:
+            super()._write_buffer()
+        except OSError:  # its reader, its terminal, or the room on its disk has gone
+            self.quiet = True
 
 
 class TrainingProgress(ProgressBar):

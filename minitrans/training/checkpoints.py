@@ -1,5 +1,6 @@
 """Checkpoints: what a run resumes from, whatever stopped it, and its best weights."""
 
+import contextlib
 import io
 import logging
 import pickle
@@ -136,7 +137,8 @@ class CheckpointWriter(Checkpoint):
         if self.heard:
             raise KeyboardInterrupt
         self.heard = True
-        print("stopping after this step; once more to stop at once", file=sys.stderr)
+        with contextlib.suppress(OSError, RuntimeError):  # Ctrl-C ends `tee` too; or it came in the middle of a line
+            print("stopping after this step; once more to stop at once", file=sys.stderr)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
         """Write a checkpoint if one is due, unless a validation comes first."""

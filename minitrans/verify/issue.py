@@ -11,7 +11,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from minitrans.cachecheck.cache_checks import MAX_DRAFT, chunk_deviation, extend_tokens
+from minitrans.cachecheck.cache_checks import LONG_LENGTH, MAX_DRAFT, MAX_LENGTH, chunk_deviation, extend_tokens
 from minitrans.cachecheck.check import MIN_FAULT, Report, dtype_tolerance, to_str
 from minitrans.cachecheck.hugging_face import HFModel, adapter_by_name
 from minitrans.cachecheck.protocol import ModelAndTokens
@@ -122,10 +122,12 @@ def candidate_programs(
 
 def shortest_failing_chunks(case: ModelAndTokens[Any], limit: float) -> tuple[Tensor, list[int]] | None:
     """The fewest tokens, in the fewest chunks, that deviate from the full pass by more than a limit, if any do."""
-    most = 3 * max(case.model.window_sizes, default=MAX_DRAFT) + 2
-    for length in range(1, min(most, case.model.max_len or most) + 1):
+    beyond_windows = {k * span + more for span in case.model.window_sizes for k in (1, 2, 3) for more in (0, 1, 2)}
+    most = min(case.model.max_len or MAX_LENGTH, MAX_LENGTH)
+    for length in (n for n in sorted({*range(1, LONG_LENGTH + 3), *beyond_windows}) if 0 < n <= most):
         part = case.with_tokens(extend_tokens(case, length))
-        two = [[first, length - first] for first in range(1, length)]
+        firsts = range(1, length) if length <= 3 * LONG_LENGTH else (length // 2, length - 1)
+        two = [[first, length - first] for first in firsts]
         for chunks in [[length], *two, [*[1] * (length - 2), 2], [1] * length]:
             if sum(chunks) == length and not chunk_deviation(part, chunks) <= limit:
                 return part.tokens, chunks
@@ -138,5 +140,6 @@ def failing_program_output(program: str, limit: float) -> str:
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         return ""
-    numbers = [float(x) for x in re.findall(r"nan|inf|[\d.]+(?:e[-+]\d+)?", done.stdout)]
-    return done.stdout.strip() if done.returncode == 0 and any(not x <= limit for x in numbers) else ""
+    last_line = done.stdout.strip().rpartition("\n")[2]  # libraries may have printed others
+    numbers = [float(x) for x in re.findall(r"nan|inf|[\d.]+(?:e[-+]\d+)?", last_line)]
+    return last_line if done.returncode == 0 and any(not x <= limit for x in numbers) else ""

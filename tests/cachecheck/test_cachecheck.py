@@ -454,6 +454,43 @@ def test_tokens_that_are_never_put_out_neither_fail_a_right_model_nor_hide_a_fau
         assert "this looks like: positions start at 0 again at every step" in details[id_]
 
 
+def test_steps_with_fewer_numbers_than_the_full_pass_have_failed() -> None:
+    class NoWeights(Toy):
+        def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
+            return super().feed(tokens, cache, mask)[:1]
+
+    said = "kinds of numbers: 1, to compare with 3, fed one by one"
+    assert failed_results(NoWeights(weights=True))["steps"].detail == said
+
+
+def test_a_failure_in_one_dtype_is_explained_by_what_the_model_does_in_it() -> None:
+    class Rough(Toy):
+        def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
+            logits, *weights = super().feed(tokens, cache, mask)
+            return [logits + (logits.abs().max() * torch.eye(V)[3] * (self.dtype == torch.bfloat16)), *weights]
+
+    details = {id_: result.detail for id_, result in failed_results(Rough()).items()}
+    assert details.keys() >= {"steps", "fork", "caches.two"}
+    assert not any("share memory" in detail for detail in details.values())
+
+
+def test_of_tokens_that_rounding_makes_the_likeliest_any_may_be_chosen() -> None:
+    class Tie(Toy):
+        to = CachedModel.to  # type: ignore[assignment]  # in this dtype alone
+
+        def _run(self, *given: Any) -> list[Tensor]:
+            logits, *weights = super()._run(*given)
+            logits[..., 3:5] = 100.0
+            return [logits, *weights]
+
+        def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
+            logits, *weights = super().feed(tokens, cache, mask)
+            logits[..., 4] += 0.5  # the next number of bfloat16
+            return [logits, *weights]
+
+    assert "greedy" not in failed_results(Tie(dtype=torch.bfloat16))
+
+
 def test_logits_come_first_and_weights_after_them() -> None:
     case = random_case(Toy())
     logits, *weights = case.with_variant("weights").full_pass()

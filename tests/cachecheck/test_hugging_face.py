@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from command_helpers import refusal_message, run_cli
+from toy_model import Toy
 
 from minitrans.cachecheck import run, self_test
 from minitrans.cachecheck.cache_checks import step_deviation
@@ -141,10 +142,20 @@ def test_a_failed_check_ends_with_code_1_and_is_explained(tmp_path: Path) -> Non
     assert "7 sabotages, 7 caught" in out
 
 
+def test_beyond_a_window_few_of_its_lengths_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    toy, tried = Toy(), Mock(return_value=0.0)
+    toy.max_len, toy.window_sizes = 2000, (512,)
+    monkeypatch.setattr(issue, "chunk_deviation", tried)
+    assert issue.shortest_failing_chunks(random_case(toy), FLOAT64_TOLERANCE) is None
+    assert max(sum(call.args[1]) for call in tried.call_args_list) == 2 * 512
+    assert tried.call_count < 1000
+
+
 @pytest.mark.parametrize(("name", "n_programs"), [pytest.param("opt", 4, marks=pytest.mark.slow), ("bart", 1)])
 def test_programs_of_an_issue_pass_a_right_model(name: str, n_programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = hugging_face.small_model(name).to(torch.float64)
     monkeypatch.setattr(issue, "MAX_DRAFT", 2)
+    monkeypatch.setattr(issue, "LONG_LENGTH", 6)
     assert issue.shortest_failing_chunks(random_case(model), FLOAT64_TOLERANCE) is None
     with monkeypatch.context() as patch:
         patch.setattr(issue, "chunk_deviation", lambda *_: math.nan)
@@ -159,7 +170,8 @@ def test_programs_of_an_issue_pass_a_right_model(name: str, n_programs: int, mon
     )
     for program in programs:
         assert max(json.loads(issue.failing_program_output(program, -1.0))) < FLOAT64_TOLERANCE
-    assert issue.failing_program_output("print([0.1, float('nan')])", 1.0) == "[0.1, nan]"
+    assert issue.failing_program_output("print('inf 4.57.1 ...'); print([0.1, float('nan')])", 1.0) == "[0.1, nan]"
+    assert issue.failing_program_output("print('informative'); print([0.1])", 1.0) == ""
     limits = Mock(return_value=[])
     monkeypatch.setattr(issue, "candidate_programs", limits)
     for worst in (1e-11, 0.5, math.nan):

@@ -22,7 +22,8 @@ TEXTS_BY_HTML = {
     "<b translate=no>a<b>b</b>c<br></b>d<br translate=NO>e</b>f": ["d", "e", "f"],
     "<p translate=NO>a<p>b<ul><li translate=no>c<ul><li>d<p>e</ul>f<li>g<li translate=no>h</ul>i": ["b", "g", "i"],
     "<table><tr><td translate=no>a<th>b<tr translate=no><td>c<tr><td>d<p translate=no>e</table>f": ["b", "d", "f"],
-    "<p>&nbsp;</p>": [],
+    "<p>&nbsp;</p>": [], "<p>&#<b>a</b>": ["&#", "a"], "<p>a?b&#c <b>d</b></p>": ["a?b&#c", "d"],
+    "<b>a</b>&nbsp;b c&#160;<i>&lt;</i>": ["a", "b c", "<"],
     "".join(f"<{tag} translate=no>" for tag in VOID.split()) + "a": ["a"],
     "a<b": ["a<b"],
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """A run from its flags to its folder, and whose folder it is (what is refused: tests/test_refusals.py)."""
 
+import errno
 import io
 import json
 import logging
@@ -39,9 +40,10 @@ IN_USE_MESSAGE = "is in use by another process; wait for its end"
 # -- The folder -----------------------------------------------------------------------------------------------------
 
 
-def test_a_training_goes_on_when_nobody_reads_its_log() -> None:
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.EIO, "Input/output error")])
+def test_a_training_goes_on_when_nobody_reads_its_log(error: OSError) -> None:
     file = io.StringIO()
-    file.write = mock.Mock(side_effect=BrokenPipeError)  # type: ignore[method-assign]
+    file.write = mock.Mock(side_effect=error)  # type: ignore[method-assign]
     console = TrainingConsole(file=file)
     console.print("a line")
     assert console.quiet
