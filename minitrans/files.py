@@ -20,7 +20,8 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
 
     Whenever the machine stops, `path` is the old file or the new one, whole. To `resume`, what is written stays in
     `path`.partial if the block fails; the next time it is read from its beginning, less half a line, and written on.
-    A link stays one, and a pipe or a device such as /dev/null is written as it is: no file takes its place.
+    A link stays one, and a pipe or a device such as /dev/null is written as it is: no file takes its place. The
+    content is copied into a mount point, as a single file of a container is: there alone, not all at once.
 
     Raises:
         UserError: The file cannot be written, or another process is writing `path`.partial.

@@ -9,11 +9,11 @@ from minitrans.errors import UserError
 
 OPAQUE_TAGS = "script", "style", "pre", "code"  # whose texts are not translated
 VOID_TAGS = "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"
-# The elements that end where this one begins, without an end tag.
-BLOCK_TAGS = (
+BLOCK_TAGS = (  # which end a paragraph
     "address article aside blockquote div dl fieldset figure footer form h1 h2 h3 h4 h5 h6 header hr main nav ol p pre "
     "section table ul"
 )
+# For each element, those that end where it begins, if they have no end tag.
 ENDED_TAGS = dict.fromkeys(BLOCK_TAGS.split(), "p") | dict.fromkeys(("tbody", "tfoot"), "p td th tr thead tbody")
 ENDED_TAGS |= dict.fromkeys(("dt", "dd"), "p dt dd") | dict.fromkeys(("td", "th"), "p td th")
 ENDED_TAGS |= {"li": "p li", "tr": "p td th tr", "option": "option"}

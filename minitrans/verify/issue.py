@@ -121,7 +121,10 @@ def candidate_programs(
 
 
 def shortest_failing_chunks(case: ModelAndTokens[Any], limit: float) -> tuple[Tensor, list[int]] | None:
-    """The fewest tokens, in the fewest chunks, that deviate from the full pass by more than a limit, if any do."""
+    """The fewest tokens, in the fewest chunks, that deviate from the full pass by more than a limit, if any do.
+
+    Of longer sentences few lengths and cuts are tried, next to windows, because there would be thousands.
+    """
     beyond_windows = {k * span + more for span in case.model.window_sizes for k in (1, 2, 3) for more in (0, 1, 2)}
     most = min(case.model.max_len or MAX_LENGTH, MAX_LENGTH)
     for length in (n for n in sorted({*range(1, LONG_LENGTH + 3), *beyond_windows}) if 0 < n <= most):
