@@ -137,7 +137,7 @@ class CompiledStepper:
         But PAD and BOS are not among the n, and where the model's numbers are not finite, all of them are PAD.
 
         Raises:
-            ValueError: More tokens than `begin` was told, or not one for each row.
+            ValueError: More tokens than `begin` was told, or not one for each row; or `n` is below 1.
             IndexError: An id is not below V, or negative.
         """
         c, count, t = self.config, len(tokens), len(state.blocks)
@@ -146,6 +146,8 @@ class CompiledStepper:
             raise ValueError(f"the cache holds {t} of {t} tokens: no room for 1 more")
         if count != len(state.sources):
             raise ValueError(f"{count} tokens for a cache of {len(state.sources)} rows")
+        if n < 1:
+            raise ValueError(f"the {n} likeliest tokens are none; ask for at least 1")
         n = min(n, c.vocab_size - 2)
         block = state.cross.new_empty(c.n_layers, count, state.cross.size(2))
         state.blocks.append(block)

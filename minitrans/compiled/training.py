@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.autograd.graph import increment_version
 
 from minitrans.compiled.library import SublayerParameters, call_function, check_token_ids, load_library
 from minitrans.compiled.plan import Plan, Sublayer
@@ -72,7 +73,7 @@ def batch_loss(
     Raises:
         ValueError: A sequence is longer than `max_len`.
         IndexError: An id is not below V, or negative.
-        RuntimeError: It is differentiated twice.
+        RuntimeError: It is differentiated twice, or, with one table for everything, goes back twice.
     """
     pad_id = plan.config.pad_id
     kept = (tgt_out != pad_id).flip(1).cummax(1).values.flip(1)  # up to the last real token of each row
@@ -170,6 +171,7 @@ class _HiddenStates(torch.autograd.Function):
         flat = d_output.new_empty(sum(sizes))
         pointers = ctx.tape, grad.contiguous(), flat, d_tables[0], d_tables[len(d_tables) // 2]
         _call_function("backward", grad.dtype, ctx.model, *pointers)
+        increment_version(d_tables[0])  # where that is d_output, the loss may not give it out again
         d_parameters = (part.view_as(p) for part, p in zip(flat.split(sizes), parameters, strict=True))
         return None, None, None, *d_tables, *d_parameters
 

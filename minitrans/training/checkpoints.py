@@ -110,9 +110,9 @@ class CheckpointWriter(Checkpoint):
     A checkpoint is written between two steps: the row of metrics of a step, and the validation if one is due, come
     before it, so that a resumed run repeats nothing and leaves nothing out.
 
-    After Ctrl-C or SIGTERM it finishes the step, writes a checkpoint and stops. A second signal stops at once, and
-    loses what came after the last checkpoint. With several processes, the first one on each machine listens, and all
-    stop with it.
+    After Ctrl-C, SIGTERM or SIGUSR1 it finishes the step, writes a checkpoint and stops. A second signal stops at once,
+    and loses what came after the last checkpoint. With several processes, the first one on each machine listens, and
+    all stop with it.
     """
 
     def __init__(self, folder: Path, config: TrainingConfig, early: EarlyStopping) -> None:
@@ -130,7 +130,8 @@ class CheckpointWriter(Checkpoint):
         """Start the clock, and listen for signals; Lightning restores the previous handlers when training ends."""
         self.step, self.saved_at = trainer.global_step, time.monotonic()
         in_main_thread = threading.current_thread() is threading.main_thread()  # only there may handlers be set
-        for number in (signal.SIGINT, signal.SIGTERM) if in_main_thread else ():
+        # SIGUSR1 is Slurm's, after which Lightning writes a file in mid-step that later trainings there begin with.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1) if in_main_thread else ():
             signal.signal(number, self._handle_signal if trainer.local_rank == 0 else signal.SIG_IGN)
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:

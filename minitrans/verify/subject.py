@@ -142,17 +142,18 @@ def model_and_text_pairs(
     tokenizer, longest = bundle.tokenizer, bundle.model.config.max_len - 1
     by_length = sorted(pairs, key=lambda pair: len(pair[0]))
     chosen = by_length[:: max(1, len(by_length) // N_TEXT_PAIRS)][:N_TEXT_PAIRS]
-    sources, targets = ([ids[:longest] for ids in side] for side in zip(*_encode_pairs(tokenizer, chosen), strict=True))
+    # All sentences may be equally long, and there must be padding: one token less leaves room for it.
+    sides = zip(*_encode_pairs(tokenizer, chosen), strict=True)
+    sources, targets = ([ids[: longest - 1] for ids in side] for side in sides)
     reader = tokenizer.make_reader(bundle.source_words)
     read = [text for line in decode_lines for text, _ in reader.preprocess_line(line)]
     lines = sorted((ids[:longest] for ids in tokenizer.encode_batch(read)), key=len)
     lines = lines[:: max(1, math.ceil(len(lines) / MAX_DECODE_LINES))]
     batches = [lines[i : i + DECODE_BATCH_SIZE] for i in range(0, len(lines), DECODE_BATCH_SIZE)]
     subject = model_and_id_pairs(bundle.model, sources, targets, batches)
-    src_ids, pad_id = subject.src_ids, bundle.model.config.pad_id
-    if src_ids.size(1) <= longest:  # all sentences may be equally long, and there must be padding
-        src_ids = F.pad(src_ids, (0, 1), value=pad_id)
-    return replace(subject, src_ids=src_ids, known_pairs=_encode_pairs(tokenizer, learnt), piece=bundle.tokenizer.piece)
+    src_ids = F.pad(subject.src_ids, (0, 1), value=bundle.model.config.pad_id)
+    known = [pair for pair in _encode_pairs(tokenizer, learnt) if max(map(len, pair)) <= longest]
+    return replace(subject, src_ids=src_ids, known_pairs=known, piece=tokenizer.piece)
 
 
 def _encode_pairs(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:

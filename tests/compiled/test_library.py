@@ -213,6 +213,11 @@ def test_a_terminal_is_told_what_is_compiled_and_how_long_it_took(
     assert told == f"minitrans: compiling {source}, once on this machine ...\n"
 
 
+def test_a_flag_of_the_users_may_have_a_value_of_its_own(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", shlex.join([*CXX_COMMAND, "-isystem", "."]))
+    assert load()[1]
+
+
 @pytest.mark.parametrize(
     ("said", "reason"),
     [

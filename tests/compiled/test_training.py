@@ -176,6 +176,11 @@ def test_passes_may_be_open_at_the_same_time_and_gone_back_twice() -> None:
     first, second, third = (torch.autograd.grad(x, parameters, retain_graph=True) for x in (a, b, a))
     for got, right in (first, want[0]), (second, want[1]), (third, want[0]):
         assert all(map(torch.equal, got, right))
+    tied = random_model(4, tie_embeddings=True)
+    mean = make_loss(tied, "require")(*SMALL_BATCH, 0.1) / (SMALL_BATCH[2] != PAD).sum()
+    mean.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        mean.backward()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

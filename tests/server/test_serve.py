@@ -422,6 +422,9 @@ def test_the_page_by_keyboard_alone(server: ServerProcess, translator: Translato
         assert frame.locator("#map svg").count() == 1
         assert frame.text_content("#doubt") == "unsure: not in the training data: axolotls"
         page.evaluate("document.getElementById('text').select()")
+        page.keyboard.insert_text("I sleep." + "\u3000" * 1500)  # nine bytes each in an address
+        page.wait_for_function("() => figures.firstChild.src.includes('sleep') && figures.firstChild.src.length < 8000")
+        page.evaluate("document.getElementById('text').select()")
         page.keyboard.insert_text("Axolotls " + "sleep " * 40)
         page.wait_for_function("() => document.getElementById('fault').textContent.includes('pieces')")
         page.evaluate("document.getElementById('text').select()")

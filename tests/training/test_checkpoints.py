@@ -156,7 +156,7 @@ def test_a_run_without_a_checkpoint_is_not_said_to_resume(
 def test_a_signal_saves_and_the_run_goes_on(corpus: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     assert train(corpus, whole, max_steps=80) == 0
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         run_dir = tmp_path / number.name
         process = spawn("-m", "minitrans", "train", *run_flags(corpus, run_dir, max_steps=80))
         step = interrupt(process, number, run_dir)
@@ -167,11 +167,11 @@ def test_a_signal_saves_and_the_run_goes_on(corpus: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("in_thread", [False, True])  # where no signals are heard
 def test_the_signals_are_given_back(in_thread: bool, corpus: Path, tmp_path: Path) -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
     config = parse_config(run_flags(corpus, tmp_path / "run", max_steps=2))
     with ThreadPoolExecutor(1) as pool:
         list((pool.map if in_thread else map)(run.train, [config]))
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)] == before
 
 
 @pytest.mark.parametrize("flags", [(), ("--training.patience", "1", "--trainer.val_check_interval", "4")])

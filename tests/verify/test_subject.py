@@ -87,15 +87,17 @@ def bundle(tiny_run: Path) -> Bundle:
 
 def test_text_is_cut_at_the_longest_that_the_model_takes(bundle: Bundle) -> None:
     long = " ".join(["I love you,"] * 50)
-    subject = model_and_text_pairs(bundle, [(long, long), ("deep", "深")], [long, "deep"], [])
+    subject = model_and_text_pairs(bundle, [(long, long), ("deep", "深")], [long, "deep"], [(long, "")])
     longest = bundle.model.config.max_len
-    assert subject.src_ids.shape == subject.tgt_in.shape == (2, longest)
+    assert (subject.src_ids.shape, subject.tgt_in.shape) == ((2, longest), (2, longest - 1))
+    assert subject.known_pairs == []  # training has not shown it
     assert [batch.shape for batch in subject.decode_batches] == [(2, longest)]
     assert subject.model(subject.src_ids, subject.tgt_in).isfinite().all()
 
 
-def test_padding_is_there_to_be_seen_even_where_all_sentences_are_equally_long(bundle: Bundle) -> None:
-    subject = model_and_text_pairs(bundle, [("deep learning", "深度学习")], ["deep learning"], [])
+@pytest.mark.parametrize("n", [1, 99])
+def test_padding_is_there_to_be_seen_even_where_all_sentences_are_equally_long(n: int, bundle: Bundle) -> None:
+    subject = model_and_text_pairs(bundle, [("deep learning " * n, "深度学习")], ["deep learning"], [])
     assert (subject.src_ids == bundle.model.config.pad_id).sum() == 1
 
 
