@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minitrans.data.batching import IdRows, IntArray
+from minitrans.text.lines import base_language
 from minitrans.text.reading import QUESTION_MARKS, STOPS, lower, neighbouring_keys, strip_end_marks
 from minitrans.text.tokenizer import Tokenizer
 
@@ -100,7 +101,8 @@ class Noise:
         self, shares: Mapping[str, float], tokenizer: Tokenizer, language: str, max_len: int, seed: int
     ) -> None:
         self._kinds, self._bounds = sorted(shares), np.cumsum([shares[kind] for kind in sorted(shares)]).tolist()
-        self._tokenizer, self._language, self._longest, self._seed = tokenizer, language, max_len - 1, seed
+        self._tokenizer, self._language = tokenizer, base_language(language)
+        self._longest, self._seed = max_len - 1, seed
 
     def __call__(self, src: IdRows, tgt: IdRows, epoch: int, numbers: IntArray) -> tuple[IdRows, IdRows]:
         """Return the rows with noise.

@@ -31,6 +31,7 @@ from minitrans.pages.render import render_template
 from minitrans.server.openapi import SPEC
 from minitrans.server.queue import BatchFunction, RequestQueue
 from minitrans.server.split_html import split_html
+from minitrans.text.lines import base_language
 from minitrans.text.reading import clean, split_lowercase_words
 from minitrans.translate.translator import Translator
 
@@ -297,7 +298,7 @@ def _language_entry(code: str) -> dict[str, Any]:
 def _normalize_language(code: str) -> str:
     """The language of a code such as `EN`, `en-US` or `zh_Hans`; traditional Chinese is one of its own."""
     code = code.lower().replace("_", "-")
-    return "zh-hant" if re.match("zh-(hant|tw|hk|mo)", code) else code.split("-")[0]
+    return "zh-hant" if re.match("zh-(hant|tw|hk|mo)", code) else base_language(code)
 
 
 async def _wait_for_disconnect(request: Request) -> None:

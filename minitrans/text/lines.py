@@ -140,6 +140,11 @@ def read_lines(path: str | Path) -> list[str]:
         raise UserError(f"cannot read {path}: {error.strerror}; give the path of a readable text file") from error
 
 
+def base_language(code: str) -> str:
+    """The language of a code such as EN, en-US or zh_Hans: en, zh."""
+    return re.split("[-_]", code.lower())[0]
+
+
 def escape_controls(text: str) -> str:
     r"""Escape, as `\x1b`, what moves a cursor, breaks the line or reverses it; for messages and labels."""
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

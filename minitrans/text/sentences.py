@@ -2,6 +2,7 @@
 
 from sentencex import segment
 
+from minitrans.text.lines import base_language
 from minitrans.text.reading import LONG_LINE_LENGTH, clean
 
 
@@ -18,7 +19,7 @@ def split_sentences(line: str, language: str) -> list[str]:
     line, start, sentences = clean(line), 0, [""]
     while start < len(line):
         window = line[start : start + LONG_LINE_LENGTH]  # finding the ends of quotations takes quadratic time
-        segments = segment(language, window)
+        segments = segment(base_language(language), window)
         if start + LONG_LINE_LENGTH < len(line):
             segments = segments[:-1] or [line[start:]]  # the last one may go on
         for sentence in segments:

@@ -1,6 +1,5 @@
 """How good translations are: BLEU and chrF by sacreBLEU, and exact match; and which are probably wrong."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
@@ -11,6 +10,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest, Result
 
+from minitrans.text.lines import base_language
 from minitrans.text.reading import clean
 from minitrans.translate.bundle import Threshold
 from minitrans.translate.translator import Translation
@@ -137,7 +137,7 @@ def _reference_streams(references: Sequence[str], others: Sequence[Sequence[str]
 
 
 def _metrics(target: str, tokenize: str | None) -> tuple[BLEU, CHRF]:
-    tokenize = tokenize or BLEU_TOKENIZERS.get(re.split("[-_]", target.lower())[0], "13a")  # zh_CN is zh
+    tokenize = tokenize or BLEU_TOKENIZERS.get(base_language(target), "13a")
     return BLEU(tokenize=tokenize, force=tokenize == "none"), CHRF()  # of `none`, no warning that it looks tokenized
 
 

@@ -53,7 +53,7 @@ def two_epochs(batches: Iterable[tuple[int, IdPairs]]) -> list[IdPairs]:
 
 def add_noise(tokenizer: Tokenizer, pairs: Pairs, shares: dict[str, float], max_len: int = 500) -> Pairs:
     src, tgt = (IdRows.from_lists(tokenizer.encode_batch(side)) for side in zip(*pairs, strict=True))
-    changed = Noise(shares, tokenizer, "zh", max_len, 5)(src, tgt, 2, every := np.arange(len(pairs)))
+    changed = Noise(shares, tokenizer, "zh-CN", max_len, 5)(src, tgt, 2, every := np.arange(len(pairs)))
     return [*zip(*(tokenizer.decode_batch(side.to_lists(every)) for side in changed), strict=True)]
 
 
@@ -161,6 +161,7 @@ def test_shares_are_those_of_the_pairs() -> None:
         pairs = add_noise(TOKENIZER, TRAIN[:1] * 3000, shares)
         assert np.mean(["a hat" in source for source, _ in pairs]) == pytest.approx(lowered, abs=0.03)
         assert np.mean([target != TRAIN[0][1] for _, target in pairs]) == pytest.approx(listed, abs=0.03)
+    assert "“" in str(add_noise(TOKENIZER, TRAIN[:9], {"quotes": 0.9})), "zh-CN is zh"
 
 
 def test_what_would_be_longer_or_empty_is_not_changed() -> None:
