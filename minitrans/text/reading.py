@@ -65,11 +65,11 @@ PLAIN_MARKS_TABLE = str.maketrans(
 _EMOJI = "[\u200d\u20e3\u2190-\u2bff\u3030\u303d\ufe0e\ufe0f\U0001f000-\U0001fbff\U000e0020-\U000e007f]+"
 _LEADING_BULLET_OR_EMOJI = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•*·>]+) +|{_EMOJI} *)?")
 _TRAILING_EMOJI_OR_DOTS = re.compile(rf"(?:{_EMOJI} *|[()]-?[:;] +|(?:\.{{2,}}|…)+ *)?")  # of a line read backwards
-# Where a sentence ends: not after Mr. or a.m., and not in a quotation; `Reader` says after which numbers.
+# Where a sentence ends: not after Mr., a.m. or J., and not in a quotation; `Reader` says after which numbers.
 _NOT_AFTER_ABBREVIATION = "".join(
     rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "prof", "st", "no", "nr", "ca", "vs", "etc")
 )
-_SENTENCE_BREAK = rf"(?<=[^\s.?!][^\s.?!][.?!]){_NOT_AFTER_ABBREVIATION} (?=\w)"
+_SENTENCE_BREAK = rf"(?:(?<=[^\s.?!]{{2}}\.)|(?<=[^\s.?!][?!])){_NOT_AFTER_ABBREVIATION} (?=\w)"
 STOPS, QUESTION_MARKS = ".。।۔։።။", "?？؟;"  # of many scripts; Greek's question mark is a semicolon
 _UNSPACED_END_MARKS = "。？！…，；：”’」』）"  # after these no blank is written
 _SURPLUS_MARKS = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))")

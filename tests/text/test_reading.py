@@ -45,7 +45,7 @@ TYPO_CASES = {  # swapped, left out, doubled, a neighbouring key but no other, a
     "my boook": "my book", "my hpuse": "my house", "hquse": "[N1]", "Hes yex": "he's yes", "thre frm": "there from",
 }  # fmt: skip
 SENTENCE_CASES = [
-    ["He left.", "Did she?", "No!", "we stay."], ["Mr. Smith, Mrs. Smith and Dr. Lee saw St. Paul's."],
+    ["He left.", "Did I?", "No!", "J. S. Bach stays."], ["Mr. Smith, Mrs. Smith and Dr. Lee saw St. Paul's."],
     ["A vs. B etc. are here."], ["I met Prof. Smith."], ["10. Go now."],
     ["At 5 a.m. he left.", "It costs 3.50 today."], ["No. 5 is here... and there.He"], ["他走了. ，"],
     ['He said "Go now. Do it." and left. So'], ["“Go now. Do it.” He left."],
