@@ -14,9 +14,9 @@ PAGE_FILE = Path(__file__).resolve().parents[2] / "docs" / "claims.md"
 INTRODUCTION = """
 # The claims, and the sabotages
 
-What `minitrans verify` measures, in the order in which it teaches attention. C1 to C26 number what texts on attention
+This is what `minitrans verify` measures, in an order that teaches attention. C1 to C26 number what texts on attention
 claim or get wrong; the other ids are names. In float64, the number measured may be at most 1e-12, or the number in
-brackets; float32 and bfloat16 have [their own](verification.md). `scripts/dev/claims_page.py` writes this page.
+brackets; float32 and bfloat16 have [other limits](verification.md). `scripts/dev/claims_page.py` writes this page.
 """
 
 

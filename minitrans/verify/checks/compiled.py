@@ -76,7 +76,7 @@ def compiled_training_matches_plain(subject: ModelAndPairs) -> float:
 
 @claim(
     "compiled.loss",
-    "loss in nats a token, and its gradients by hidden states and output matrix, against all logits at once",
+    "loss in nats a token, and its gradients at hidden states and output matrix, against all logits at once",
     lower=(),
 )
 def compiled_loss_matches_plain(subject: ModelAndPairs) -> float:
@@ -85,7 +85,8 @@ def compiled_loss_matches_plain(subject: ModelAndPairs) -> float:
 
 
 @claim(
-    "compiled.steps", "those of the eight likeliest tokens, one token at a time, with the rows reversed halfway through"
+    "compiled.steps",
+    "log-probabilities of the eight likeliest tokens, one token at a time, with the rows reversed halfway through",
 )
 def compiled_steps_are_full_pass(subject: ModelAndPairs) -> float:
     """The compiled decoder gives, step by step, the log-probabilities of the full masked pass."""

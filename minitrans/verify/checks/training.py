@@ -37,7 +37,7 @@ def loss_matches_single_steps(subject: ModelAndPairs) -> float:
 
 @claim(
     "loss.chunks",
-    "loss in nats a token, and its gradients by hidden states and output matrix, against all logits at once",
+    "loss in nats a token, and its gradients at hidden states and output matrix, against all logits at once",
     lower=(),
 )
 def chunked_loss_matches_full(subject: ModelAndPairs) -> float:
@@ -71,7 +71,7 @@ def loss_deviation(subject: ModelAndPairs, loss_of: Callable[[Tensor, Tensor, Te
 
 @claim(
     "batches.resumed",
-    "batches of two epochs that differ, when the run is interrupted after each batch and resumed from the saved state",
+    "batches of two epochs that differ if the run is interrupted after each batch in turn and resumed from its state",
     tolerance=0.0,
     lower=(),
 )
