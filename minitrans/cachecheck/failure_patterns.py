@@ -186,7 +186,7 @@ PATTERNS = [
     Pattern("positions start at 0 again at every step", STEP_CHECK_IDS, positions_restart),
     Pattern("each step is fed the previous token", STEP_CHECK_IDS, feeds_the_token_before),
     Pattern("the cache forgets its first tokens", STEP_CHECK_IDS, forgets_first_tokens),
-    Pattern("a later chunk is wrong alone: its mask is aligned to the wrong corner, or a state is forgotten before it",
+    Pattern("only a later chunk is wrong: its mask is aligned to the wrong corner, or a state is forgotten before it",
             (*STEP_CHECK_IDS, *PADDING_CHECK_IDS), only_later_chunks_wrong),
     Pattern("no rows are selected at all", ("rows",), lambda case: _continues_reordered(case, as_if_unmoved=True)),
     Pattern("keys and values of the target are not selected", ("rows",),
