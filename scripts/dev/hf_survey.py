@@ -84,8 +84,8 @@ class Finding(NamedTuple):
 
 
 INTRODUCTION = """
-Every check [for any model](your-model.md), on a small model of each decoder in the lists of transformers {version}
-(of two, in two variants), with random weights. Of {n} models {measured} were measured: {exact} decode exactly,
+Every check [for any model](your-model.md) was run on a small model of each decoder in the lists of transformers
+{version} (of two of them, in two variants), with random weights. Of {n} models, {measured} were measured: {exact} decode exactly,
 {rounded} do but for what they compute in float32 whatever their dtype, {differing} differ by more, and {unstepped}
 could not decode from a cache ({names}). Deviations are shares of the largest logit, in float64 if possible. {faults}
 faults were put around {faulty} of them; the checks caught {caught}. `scripts/dev/hf_survey.py` makes this page again.
@@ -218,10 +218,10 @@ def render_page(rows: Sequence[Finding], notes: Sequence[Note]) -> str:
     lines = ["# Which architectures decode exactly from their caches", introduction, "## Exact", "", join_names(exact)]
     lines += ["", "## Exact but for what is computed in float32", "", join_names(rounded)]
     lines += ["", "## Different", "", *failure_table(differing, notes)]
-    lines += ["", "## Not offered", "", "What a model cannot do is not checked; an error is the model's own.", ""]
+    lines += ["", "## Not offered", "", "What a model cannot do is not checked; errors are the model's own.", ""]
     lines += [*unoffered_checks_table(measured), "", "## Without a small model", "", "| name | why |", "|---|---|"]
     lines += [f"| {row.entry.name} | {row.no_model_reason.replace('|', '/')} |" for row in rows if row.no_model_reason]
-    lines += ["", "## Notes", "", "Each program below shows what its note says, without our code. They begin with", ""]
+    lines += ["", "## Notes", "", "Each program below shows what its note says, without our code. All begin with", ""]
     lines += ["```python", PROGRAM_PREAMBLE.strip(), "```", ""]
     for i, note in enumerate(notes, 1):
         lines += [f'<a id="note-{i}"></a>**{i}** ({NOTE_KINDS[note.kind]}). {" ".join(note.words.split())}', ""]
