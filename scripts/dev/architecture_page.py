@@ -21,7 +21,7 @@ SHOWN_MODULE_CLASSES = nn.Embedding, nn.LayerNorm, MultiHeadAttention, FeedForwa
 INTRODUCTION = f"""
 # The architecture
 
-The parts with weights of the model of `{CONFIG_FILE}`, in the order in which a batch goes through them. (Positions and
+These parts of the model of `{CONFIG_FILE}` have weights, in the order in which a batch meets them. (Positions and
 dropout have none.) Layers of a stack are alike; layer 0 is shown. `scripts/dev/architecture_page.py` writes this page.
 
 `B` sentences, `S` source tokens, `T` target tokens, `D` d_model, `F` d_ff, `V` vocabulary.
