@@ -216,7 +216,7 @@ def test_flags_and_settings_that_it_names_are_there(path: Path) -> None:
 
 def test_what_it_says_of_commands_is_so() -> None:
     guide, training = (" ".join(PAGES[ROOT / "docs" / f"{n}.md"].split()) for n in ("change-the-model", "training"))
-    (said,) = re.findall(r"turns the line into an error\. (.*?) have this flag", guide)
+    (said,) = re.findall(r"turns that warning into an error\. (.*?) have this flag", guide)
     taking = {name for name, (add, _) in cli.COMMANDS.items() if add is None}
     for name, (add, _) in cli.COMMANDS.items():
         if add is not None:
