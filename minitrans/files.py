@@ -56,6 +56,8 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
                 raise
             shutil.copyfile(temp, file_path)  # a mount point, as a single file of a container is
             temp.unlink()
+    except BrokenPipeError:  # whoever read the pipe has gone
+        raise
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
     finally:

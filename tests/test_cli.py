@@ -1,6 +1,7 @@
 """The commands as a user meets them: output, messages, exit codes."""
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -236,6 +237,7 @@ def test_an_interrupted_translation_goes_on(
 
 def test_want_of_memory_is_told_in_a_line() -> None:
     texts = "CPUAllocator: can't allocate memory", "not enough memory: you tried", "CUDA out of memory. Tried to"
+    texts += (str(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))),)
     (told,) = {cli.error_message(error) for error in (MemoryError(), *map(RuntimeError, texts))}
     assert told is not None
     assert told.startswith("there is not enough memory; ")
@@ -482,7 +484,7 @@ def test_evaluate_prints_scores_with_intervals_and_signatures(tiny_run: Path, re
 
 def test_evaluate_tells_how_often_unsure_is_right(tiny_run: Path, tmp_path: Path, reference_flags: list[str]) -> None:
     """By one reference and by several; with a blank line on all sides, which is right and never unsure."""
-    run, source, wrong, right = (tmp_path / name for name in ("run", "blank.en", "wrong.zh", "right.zh"))
+    run, source, wrong, right = (tmp_path / name for name in ("run", "a\x1b.en", "wrong.zh", "right.zh"))
     save_bundle(copy_run(tiny_run, run), replace(load_bundle(tiny_run), threshold=Threshold(0.0, None)))
     for path, given in ((source, reference_flags[1]), (right, reference_flags[3])):
         path.write_text(Path(given).read_text(encoding="utf-8") + "\n", encoding="utf-8")
@@ -496,7 +498,8 @@ def test_evaluate_tells_how_often_unsure_is_right(tiny_run: Path, tmp_path: Path
         assert scores["unsure_recall"] == (None if more else 100)
         assert scores["unsure_wrong"] == "equal to no reference"
     assert (scores["bleu_signature"][:9], scores["bleu"]) == ("nrefs:var", pytest.approx(100))
-    assert "33.3% of these wrong (precision), 100.0% of the wrong" in command_output(*evaluate)
+    said = r"a\x1b.en: unsure of 93.8%; 33.3% of these wrong (precision), 100.0% of the wrong marked (recall); wrong: "
+    assert said in command_output(*evaluate)
     save_bundle(run, replace(load_bundle(run), threshold=None))
     assert "unsure" not in command_output(*evaluate, "--json")
 
@@ -561,7 +564,7 @@ def test_a_verdict_is_the_exit_code_though_nobody_reads_it(
     monkeypatch.setattr(run_checks, "run", lambda **_: report)
     reader, writer = os.pipe()
     os.close(reader)
-    with open(writer, "w") as out, contextlib.redirect_stdout(out):
+    with open(writer, "w", 1) as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         assert cli.main(["verify", *flags]) == code
 
 

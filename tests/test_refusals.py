@@ -176,7 +176,8 @@ BAD_FLAGS = [
     ("--trainer.max_steps 0", "neither trainer.max_steps nor trainer.max_epochs says how long to train; set one"),
     ("--trainer.max_steps -1", "neither trainer.max_steps nor trainer.max_epochs says how long to train; set one"),
     ("--trainer.limit_val_batches 0", "trainer.limit_val_batches is 0; it must be above 0"),
-    ("--trainer.val_check_interval 0", "trainer.val_check_interval is 0; it must be above 0"),
+    ("--trainer.val_check_interval 1.5", "trainer.val_check_interval is 1.5; it must be above 0, and whole above 1"),
+    ("--trainer.val_check_interval .inf", "trainer.val_check_interval is inf; it must be above 0, and whole above 1"),
     ("--trainer.accumulate_grad_batches 0", "--trainer.accumulate_grad_batches is 0; it must be a whole number from 1"),
     ("--trainer.gradient_clip_val 0", "--trainer.gradient_clip_val is 0; it must be a finite number above 0 or null"),
     ("--tokenizer.vocab_size 100", "tokenizer.vocab_size is 100; it must be at least 262 (4 special ids, 256 bytes"),
@@ -198,7 +199,8 @@ BAD_FLAGS = [
     ("--model.n_heads 5", "not divisible"),
     # That do not go together
     ("--resume --overwrite", "--resume and --overwrite exclude each other; give one"),
-    ("--data.path ''", "data.path is empty; give one"),
+    ("--data.path ''", "data.path is empty; give a path"),
+    ("--run-dir ''", "run_dir is empty; give a path"),
     ("--data.source ''", "data.source is empty; give one"),
     ("--data.target ''", "data.target is empty; give one"),
     ("--data.target en", "data.source and data.target are both en; they must differ"),
@@ -229,7 +231,6 @@ BAD_FLAGS = [
     ("--trainer.accelerator abacus", "trainer: "),
     ("--trainer.accelerator os.path", "trainer: "),
     ("--trainer.num_nodes 2 --trainer.accelerator cpu", "no MASTER_ADDR in the environment says where"),
-    ("--trainer.limit_val_batches 1.5", "trainer: "),
 ]
 INCOMPLETE_COMMANDS = [
     ("train --run-dir new", "--data.path, --data.source, --data.target must be given; see minitrans train --help"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from minitrans.cli.arguments import Parser
 from minitrans.cli.common import add_decoding, add_test_set_flags, load_translator, options, print_scores, read_test_set
 from minitrans.errors import UserError
+from minitrans.text.lines import escape_controls
 
 if TYPE_CHECKING:
     from minitrans.translate.scoring import UnsureScores
@@ -60,7 +61,7 @@ def evaluate_command(args: Namespace) -> int:
         named = [{"run": run} | fields for run, fields in zip(args.run, runs, strict=True)]
         print(json.dumps({"runs": named, **mean_and_std(scores)} if several else runs[0]))
         return 0
-    names = args.run if several else [Path(args.source).name]
+    names = [*map(escape_controls, args.run if several else [Path(args.source).name])]
     print_scores(list(zip(names, scores, strict=True)))
     for name, marked in zip(names, marks, strict=True):
         if marked:
@@ -71,7 +72,7 @@ def evaluate_command(args: Namespace) -> int:
             f"mean (std): BLEU {mean['bleu']:.2f} ({std['bleu']:.2f})  chrF {mean['chrf']:.2f} ({std['chrf']:.2f})  "
             f"exact match {mean['exact_match']:.1f}% ({std['exact_match']:.1f}%)"
         )
-        print(f"p: paired bootstrap against {args.run[0]}; * marks p < 0.05")
+        print(f"p: paired bootstrap against {names[0]}; * marks p < 0.05")
     seconds = sum(taken for _, taken in outputs)
     print(f"{seconds:.1f} s, {len(sources) * len(scores) / seconds:.0f} sentences/s")
     return 0

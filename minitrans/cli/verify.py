@@ -70,9 +70,11 @@ def verify_command(args: Namespace) -> int:
             write_file(path, issue_markdown(report, subject, args.model))
         else:
             write_file(path, page_html(report, subject.name if args.model else subject))
-        print(f"{'issue' if is_issue else 'page'}: {path}", file=sys.stderr)
-    if not args.model:
-        print(f"computed: {describe_backends()}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # when whoever read our messages has gone: the verdict stands
+        if args.report:
+            print(f"{'issue' if is_issue else 'page'}: {path}", file=sys.stderr)
+        if not args.model:
+            print(f"computed: {describe_backends()}", file=sys.stderr)
     console = Console(width=None if sys.stdout.isatty() else 160)
     with contextlib.suppress(SystemExit):  # Rich's, when whoever read our output has gone: the verdict stands
         if args.json:

@@ -65,15 +65,15 @@ PLAIN_MARKS_TABLE = str.maketrans(
 _EMOJI = "[\u200d\u20e3\u2190-\u2bff\u3030\u303d\ufe0e\ufe0f\U0001f000-\U0001fbff\U000e0020-\U000e007f]+"
 _LEADING_BULLET_OR_EMOJI = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•*·>]+) +|{_EMOJI} *)?")
 _TRAILING_EMOJI_OR_DOTS = re.compile(rf"(?:{_EMOJI} *|[()]-?[:;] +|(?:\.{{2,}}|…)+ *)?")  # of a line read backwards
-# Where a sentence ends: not after Mr., a.m. or J., and not in a quotation; `Reader` says after which numbers.
+# Where a sentence ends: not after Mr., a.m. or J., nor in no. 5 or a quotation; `Reader` says after which numbers.
 _NOT_AFTER_ABBREVIATION = "".join(
-    rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "prof", "st", "no", "nr", "ca", "vs", "etc")
+    rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "prof", "st", "nr", "ca", "vs", "etc")
 )
-_SENTENCE_BREAK = rf"(?:(?<=[^\s.?!]{{2}}\.)|(?<=[^\s.?!][?!])){_NOT_AFTER_ABBREVIATION} (?=\w)"
+_SENTENCE_BREAK = rf"(?:(?<=[^\s.?!]{{2}}\.)|(?<=[^\s.?!][?!])){_NOT_AFTER_ABBREVIATION}(?!(?<=\bno\.) \d) (?=\w)"
 STOPS, QUESTION_MARKS = ".。।۔։።။", "?？؟;"  # of many scripts; Greek's question mark is a semicolon
 _UNSPACED_END_MARKS = "。？！…，；：”’」』）"  # after these no blank is written
 _SURPLUS_MARKS = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))")
-_MISSING_SPACE = re.compile(r"(?<=[,;])(?=[^\W\d_])")
+_MISSING_SPACE = re.compile(r"((?:://|www\.)\S+)|(?<=[,;])(?=[^\W\d_])")  # an address lacks none
 _QUOTED = re.compile(r"[\"“”„«»]([^\"“”„«»]+)[\"“”„«»]|['‘‚]([^'‘’‚]+)['’‘]")
 
 # Characters of Unicode's private use that stand for what is copied, N_KIND_SLOTS a kind. Numbers differ in length.
@@ -202,7 +202,7 @@ class Reader:
         self._ranks = None if known is None else {word: i for i, word in enumerate(known)}
         self._english = (self._ranks or {}).get("what", _ENGLISH_WORDS) < _ENGLISH_WORDS
         not_after_number = r"(?<!^\d\d\.)" if self._english else r"(?<!\b\d\d\.)"  # also in 15. Mai
-        self._sentence_break = re.compile(not_after_number + _SENTENCE_BREAK, re.IGNORECASE)
+        self._sentence_break = re.compile(rf"(?<!^\d{{3}}\.){not_after_number}{_SENTENCE_BREAK}", re.IGNORECASE)
         code, sign = r"\w*(?:[^\W\d_]\d|_)\w*", rf"[^\w\s{re.escape(signs or '')}]+"  # such as B316, and ☂
         self._copied_parts = re.compile(
             rf"(?P<code>{_ADDRESS}|{code})|(?P<number>{_NUMBER})|(?P<words>{_WORD}(?: {_WORD})*)|(?P<sign>{sign})"
@@ -303,7 +303,9 @@ class Reader:
         With placeholders its digits are 0 to 9.
         """
         text = self._with_ascii_digits(text)
-        return _MISSING_SPACE.sub(" ", _SURPLUS_MARKS.sub("", with_keyboard_marks(text))) if self.plain else text
+        if not self.plain:
+            return text
+        return _MISSING_SPACE.sub(lambda found: found[1] or " ", _SURPLUS_MARKS.sub("", with_keyboard_marks(text)))
 
     def _with_ascii_digits(self, text: str) -> str:
         """A text in which a number has the digits 0 to 9 in any script, so that it can be the same on both sides."""

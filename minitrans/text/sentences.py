@@ -1,9 +1,13 @@
 """Lines cut into sentences, of any language, by the library sentencex."""
 
+import re
+
 from sentencex import segment
 
 from minitrans.text.lines import base_language
 from minitrans.text.reading import LONG_LINE_LENGTH, clean
+
+_AFTER_NO = re.compile(r"(?<=\b[Nn]o\. )(?=[^\W\d])")  # the library takes every "No." for "number"
 
 
 def split_sentences(line: str, language: str) -> list[str]:
@@ -22,7 +26,7 @@ def split_sentences(line: str, language: str) -> list[str]:
         segments = segment(base_language(language), window)
         if start + LONG_LINE_LENGTH < len(line):
             segments = segments[:-1] or [line[start:]]  # the last one may go on
-        for sentence in segments:
+        for sentence in (part for each in segments for part in _AFTER_NO.split(each)):
             start += len(sentence)
             if any(map(str.isalpha, sentences[-1])):
                 sentences.append("")

@@ -290,6 +290,8 @@ def _setting_type_error(name: str, key: str, value: Any) -> UserError:
 def _build_run_config(settings: Namespace) -> RunConfig:
     """Check the parsed settings as a whole, and return them."""
     for name in ("run_dir", "data.path", "data.cache_dir", "training.init_from"):
+        if settings[name] == "":
+            raise UserError(f"{name} is empty; give a path")
         if settings[name] is not None:
             settings[name] = os.path.expanduser(settings[name])  # no shell does so in a file, or after =
     run_dir = settings.run_dir
@@ -304,14 +306,16 @@ def _build_run_config(settings: Namespace) -> RunConfig:
         raise UserError(f"cannot use {run_dir}: {getattr(error, 'strerror', error)}; give another --run-dir") from error
     if settings.trainer.max_steps == 0 or (settings.trainer.max_steps < 0 and settings.trainer.max_epochs is None):
         raise UserError("neither trainer.max_steps nor trainer.max_epochs says how long to train; set one")
+    for name in ("limit_val_batches", "val_check_interval"):
+        limit = settings.trainer[name]
+        if limit is not None and (not limit > 0 or (limit > 1 and limit % 1)):
+            raise UserError(f"trainer.{name} is {limit}; it must be above 0, and whole above 1")
+        if limit is not None and limit > 1:
+            settings.trainer[name] = int(limit)  # 1e3 is no share
     for section in SECTIONS:
         for name, value in settings[section].items():
             if isinstance(value, int) and abs(value) > INT32:
                 raise UserError(f"{section}.{name} is {truncate(value)}; it must fit into 32 bits")
-    for name in ("limit_val_batches", "val_check_interval"):
-        limit = settings.trainer[name]
-        if limit is not None and not limit > 0:
-            raise UserError(f"trainer.{name} is {limit}; it must be above 0: validation chooses the weights")
     if settings.data.streaming:
         if settings.trainer.max_steps < 1 or settings.trainer.max_epochs is not None:
             raise UserError(

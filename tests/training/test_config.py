@@ -69,3 +69,8 @@ def test_the_lowest_limit_of_the_memory_counts(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (10_000, 10_000))  # as under ulimit -v
     with pytest.raises(UserError, match="and this machine has 1e-05 GB"):
         check_model_memory(TINY_CONFIG)
+
+
+def test_a_whole_number_is_one_however_it_is_written() -> None:
+    config = parse_config([*MINIMAL_FLAGS, "--trainer.val_check_interval", "1e3"])
+    assert str(config.trainer["val_check_interval"]) == "1000"
