@@ -236,8 +236,8 @@ def test_an_interrupted_translation_goes_on(
 
 
 def test_want_of_memory_is_told_in_a_line() -> None:
-    texts = "CPUAllocator: can't allocate memory", "not enough memory: you tried", "CUDA out of memory. Tried to"
-    texts += (str(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))),)
+    texts = ["CPUAllocator: can't allocate memory", "not enough memory: you tried", "CUDA out of memory. Tried to"]
+    texts.append(str(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))))
     (told,) = {cli.error_message(error) for error in (MemoryError(), *map(RuntimeError, texts))}
     assert told is not None
     assert told.startswith("there is not enough memory; ")
