@@ -197,12 +197,12 @@ EQUIVALENT_MUTANTS = {
     "compiled.library._compile_and_load": {
         "compiler = shlex.split(command) or list(filter(shutil.which, ('c++', 'clang++', 'g++')))[:1]":
             "c++ is one of them",
-        "key = hashlib.sha256(repr([source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, _cpu_features(), "
-        "compiler]).encode())": "any key of the same things serves",
+        "parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, _cpu_features(), compiler]":
+            "any key of the same things serves",
         "library = ctypes.CDLL(path)": "CDLL takes paths too",
     },
     "compiled.library._build_cached": {
-        "with tempfile.TemporaryDirectory() as folder:": "there is one file system here",
+        "with tempfile.TemporaryDirectory(prefix='compiling-') as folder:": "there is one file system here",
         "subprocess.run([*command, '-o', made], check=True, capture_output=True, encoding='utf-8', errors='replace', "
         "env=os.environ | {'LC_ALL': 'C'})": "subprocess takes paths too",
     },
@@ -220,7 +220,7 @@ EQUIVALENT_MUTANTS = {
         "with torch.autocast('cpu', enabled=way == 'plain' and dtype == torch.bfloat16):": "that is autocast's dtype",
         "yield from zip(names, other_gradients, gradients, strict=True)": "a difference has no direction",
     },
-    "compiled.probe.check_steps": {
+    "compiled.probe._neutral_modes": {
         "torch.manual_seed(0)": "any random numbers serve",
     },
     "compiled.training._draw_dropout": {
@@ -273,7 +273,7 @@ EQUIVALENT_MUTANTS = {
         "real = padding_mask(src_ids, self.config.pad_id)[:, 0, -1]": "the only element is the first and the last",
         "lengths = real.sum(-1)": "numbers in a tensor add up and compare as plain ones do",
         "lengths = real.sum(1).tolist()": "dimension 1 of two is the last",
-        "cross = torch.empty(c.n_layers, len(tokens), 3 * c.n_heads * c.head_size, dtype=self.dtype)":
+        "cross = torch.empty(c.n_layers, len(tokens), 3 * c.n_heads * c.head_size, dtype=self.dtype, device='cpu')":
             "more room than is used",
     },
     "compiled.library.call_function": {

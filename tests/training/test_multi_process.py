@@ -155,7 +155,7 @@ def test_no_process_waits_for_a_first_that_is_gone(corpus: Path, tmp_path: Path)
 
 @pytest.mark.slow
 def test_what_all_processes_fail_of_is_told_once(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
-    flags = run_flags(corpus, shutil.copytree(tiny_run, tmp_path / "run"), "--resume", *TWO_PROCESSES, max_steps=300)
+    flags = run_flags(corpus, shutil.copytree(tiny_run, tmp_path / "run"), "--resume", *TWO_PROCESSES, max_steps=200)
     _, err = finish_process(spawn("-m", "minitrans", "train", *flags), 2)
     assert err.count("minitrans: error: the checkpoint was written by 1 processes, and these are 2") == 1
 
