@@ -96,7 +96,7 @@ BAD_COMMANDS = [
     ("evaluate RUN --source two --reference gap --reference two", "gap, line 2 is empty; the first of several refere"),
     ("explain RUN", "there is no text to explain; give one after RUN, or --input"),
     ("explain RUN a --input one", "texts and --input are both given; give one"),
-    ("explain RUN '' ▁", "there is no text to explain; give one that is not blank"),
+    ("explain RUN '' ▁ ?", "there is no text to explain; give one with words"),
     ("explain RUN a -o gone/page.html", "cannot write gone/page.html: No such file or directory"),
     ("explain RUN a -o one/page.html", "cannot write one/page.html: Not a directory"),
     ("explain RUN --input .", "cannot read .: Is a directory; give the path of a readable text file"),

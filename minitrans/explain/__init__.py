@@ -13,10 +13,10 @@ from minitrans.translate.translator import Translator
 
 
 def explain(translator: Translator, texts: str | Sequence[str]) -> ExplanationPage:
-    """Translate one text or several, greedily, and show how; a blank one is left out, with a logged warning.
+    """Translate one text or several, greedily, and show how; what has no words is left out, with a logged warning.
 
     Raises:
-        UserError: All are blank, or there are none.
+        UserError: None has words, or there are none.
     """
     return ExplanationPage(trace_translations(translator, [texts] if isinstance(texts, str) else texts))
 

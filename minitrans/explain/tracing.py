@@ -88,17 +88,18 @@ class TracedTranslation:
 
 
 def trace_translations(translator: Translator, texts: Sequence[str]) -> list[TracedTranslation]:
-    """Translate each sentence of the texts greedily, and look at how; a blank one is left out, with a warning."""
+    """Translate each sentence of the texts greedily, and look at how; one without words is left out, with a warning."""
     traced = []
-    sentences = [sentence for text in texts for sentence in translator.to_sentences(text)]
-    translations = translator.translations(sentences, attention=True)
-    for number, (text, translation) in enumerate(zip(sentences, translations, strict=True), 1):
-        if translation.attention is None:
-            logger.warning("text %d is blank: it is left out", number)
-        else:
-            traced.append(_trace(translator.bundle, text, translation, translation.attention))
+    for number, text in enumerate(texts, 1):
+        sentences = translator.to_sentences(text)
+        translations = translator.translations(sentences, attention=True, first_line=number)
+        for sentence, translation in zip(sentences, translations, strict=True):
+            if translation.attention is None:
+                logger.warning("text %d: what has no words is left out", number)
+            else:
+                traced.append(_trace(translator.bundle, sentence, translation, translation.attention))
     if not traced:
-        raise UserError("there is no text to explain; give one that is not blank")
+        raise UserError("there is no text to explain; give one with words")
     return traced
 
 

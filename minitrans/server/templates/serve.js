@@ -8,6 +8,7 @@ const EXAMPLES = {
 };
 const ids = ["text", "pair", "translation", "doubt", "fault", "figures", "examples"];
 const [text, pair, translation, doubt, fault, figures, examples] = ids.map((id) => document.getElementById(id));
+const empty = (...parts) => parts.forEach((part) => part.replaceChildren());
 let asked = null, translating = 0, drawing = 0;
 
 async function translate() {
@@ -22,11 +23,12 @@ async function translate() {
     });
     const found = await answer.json();
     fault.textContent = answer.ok ? "" : found.error;
-    if (!answer.ok) return;
+    if (!answer.ok) return empty(translation, doubt, figures);
     translation.textContent = found.translatedText;
     const unknown = found.unknown.length ? ` Not in the training data: ${found.unknown.join(", ")}.` : "";
     doubt.textContent = found.unsure ? `Unsure: this translation may be wrong.${unknown}` : "";
-    drawing = setTimeout(draw, DRAW - TRANSLATE, question);
+    if (/[\p{L}\p{N}]/u.test(question.q)) drawing = setTimeout(draw, DRAW - TRANSLATE, question);
+    else empty(figures); // signs alone stay as they are
   } catch (error) {
     if (error.name !== "AbortError") fault.textContent = `The server is not answering: ${error.message}`;
   }
@@ -57,7 +59,7 @@ function changed() {
   clearTimeout(translating);
   clearTimeout(drawing);
   if (text.value.trim()) translating = setTimeout(translate, TRANSLATE);
-  else for (const part of [translation, doubt, fault, figures]) part.replaceChildren();
+  else empty(translation, doubt, fault, figures);
 }
 
 function offer() {
