@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from rich.cells import cell_len
 
 from minitrans.explain.tracing import TracedTranslation
-from minitrans.text.reading import clean
+from minitrans.text.reading import PLACEHOLDERS, clean
 
 SHADES = " ░▒▓█"  # a weight below 0.2, below 0.4, ...
 
@@ -48,5 +48,5 @@ def _shade(weight: float) -> str:
 
 def _piece_label(piece: str) -> str:
     """A piece without control characters, with a mark for its space, and a circle where nothing else has a width."""
-    label = clean(piece.replace("\u2581", "␣"))
+    label = "(empty copy)" if piece in PLACEHOLDERS else clean(piece.replace("\u2581", "␣"))
     return label if cell_len(label) else f"◌{label}"

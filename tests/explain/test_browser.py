@@ -134,6 +134,7 @@ def test_another_sentence_can_be_chosen_and_is_text(page: "Page") -> None:
     page.select_option("#sentence", index=1)
     assert page.text_content("#text") == TEXTS[1]
     assert page.locator("b").count() == 0
+    assert page.evaluate("label('\ue02f')") == "(empty copy)"
     assert shown_step(page) == 1
 
 

@@ -55,7 +55,7 @@ const mapName = (layer, head) => `layer ${page.layers[layer]}, ${head === MEAN ?
 function label(piece) {
   if (piece === sentence.target[0]) return "BOS";
   if (piece === sentence.source.at(-1)) return "EOS";
-  return piece.replaceAll("\u2581", "␣");
+  return piece.replaceAll("\u2581", "␣").replace(/^[\ue000-\ue02f]$/, "(empty copy)");
 }
 
 const read = () => sentence.target.slice(0, sentence.steps.length).map(label);
