@@ -152,7 +152,7 @@ def read_words(folder: Path) -> WordsByKind:
             for text in (text for column, text in row.items() if CHINESE_COLUMN_NAME_PATTERN.match(column)):
                 check_ascii_in_chinese(f"{path}:{number}", text, " ".join(english))
                 if marks[text] not in (marks[each] for each in english):
-                    raise TableError(f"{path}:{number}: {text!r} has other marks, # or &, than the English")
+                    raise TableError(f"{path}:{number}: {text!r} has other marks, #, & or ~, than the English")
             kinds[path.stem].append(row)
         if not kinds[path.stem] or not {"en", "zh"}.issubset(header):
             raise TableError(f"{path}:1: a word table needs a header with en and zh, and words")

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import FileSystemLoader
 
 from minitrans.cachecheck.check import to_str
 from minitrans.data.batching import collate
 from minitrans.errors import UserError
 from minitrans.explain.tracing import TracedTranslation, trace_translations
 from minitrans.model.masks import causal_mask, padding_mask
+from minitrans.pages.render import templates
 from minitrans.translate.translator import Translator
 
 PICTURE_DIR = Path(__file__).resolve().parents[2] / "docs" / "pictures"
@@ -22,13 +23,7 @@ MASK_PAIRS = (("I love you", "我 爱 你"), ("deep learning", "深 度 学 习"
 PAD_ID, BOS_ID, EOS_ID = 0, 1, 2
 SHOWN_STEP = 3  # which step of the translation is shown beside the full pass, from 0
 
-TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).with_name("pictures")),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
+TEMPLATES = templates.overlay(loader=FileSystemLoader(Path(__file__).with_name("pictures")))
 TEMPLATES.filters["number"] = to_str
 
 

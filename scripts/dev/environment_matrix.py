@@ -9,6 +9,7 @@ machine lacks is named and left out. All of them take an hour; names as argument
 import argparse
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,7 @@ PYTEST_ARGUMENTS += ["-p", "no:faulthandler"]  # it would take the signal that t
 TRAIN_ARGUMENTS = ["train", "--config", "configs/en-zh.yaml", "--trainer.max_steps", "20"]
 TRAIN_ARGUMENTS += ["--trainer.val_check_interval", "20"]
 TRAIN_ARGUMENTS += ["--trainer.limit_val_batches", "1", "--data.batch_tokens", "256", "--model.n_layers", "1"]
-SOFT_BFLOAT16_CXX = f"g++ -O1 --include={ROOT}/tests/compiled/bfloat16.h"  # the processor's own, if it has it
+SOFT_BFLOAT16_CXX = f"g++ -O1 --include={shlex.quote(f'{ROOT}/tests/compiled/bfloat16.h')}"  # the processor's, if any
 SANITIZER_FLAGS = "-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all"
 
 

@@ -209,7 +209,7 @@ def measure_in_release(release: str, bugs: Sequence[Bug], releases_dir: Path) ->
     folder = releases_dir / release
     if not (folder / "installed").exists():
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", str(folder)]
-        subprocess.run([*install, f"transformers=={release}"], check=True)
+        subprocess.run([*install, "--upgrade", f"transformers=={release}"], check=True)
         (folder / "installed").touch()
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, __file__, "--measure", json.dumps([bug._asdict() for bug in bugs])]

@@ -47,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             for step in steps:
                 process = start_or_resume_run(run_dir, args.steps, args.flags)
                 while newest_step(run_dir) < step and process.poll() is None:
-                    time.sleep(0.005)
+                    with contextlib.suppress(subprocess.TimeoutExpired):  # a pipe that nobody reads becomes full
+                        process.communicate(timeout=0.005)
                 time.sleep(rng.uniform(0, 0.5))
                 kill_random_process(rng, process)
                 process.communicate()

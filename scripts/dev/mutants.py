@@ -37,6 +37,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, settings
 
+from minitrans.cli.arguments import positive_int
+
 ROOT = Path(__file__).resolve().parents[2]
 MIN_SCORE = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside
 
@@ -801,9 +803,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     known = [*MODEL_MODULES, *OTHER_MODULES]
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"of {', '.join(known)}; default: all")
     parser.add_argument(
-        "--sample", type=int, metavar="N", help=f"of each module; default: {SAMPLE_SIZE_PER_MODULE}, all of the model's"
+        "--sample", type=positive_int, metavar="N", help=f"per module; else {SAMPLE_SIZE_PER_MODULE}, all of the model"
     )
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="mutants tested at a time")
+    parser.add_argument("--jobs", type=positive_int, default=os.cpu_count(), metavar="N", help="tested at a time")
     parser.add_argument("--list", action="store_true", help="list the mutants instead")
     arguments = parser.parse_args(argv)
     modules = arguments.modules or known

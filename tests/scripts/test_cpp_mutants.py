@@ -1,6 +1,9 @@
 """The mutants of the C++ change one token or statement of the code, and neither its comments nor its directives."""
 
+from types import ModuleType
+
 import cpp_mutants
+import mutants
 import pytest
 
 SMALL_SOURCE = """#include "a-b.h"  // 1 + 1
@@ -42,6 +45,7 @@ def test_what_is_called_equivalent_is_a_mutant() -> None:
         assert changes.keys() <= {mutant.after for mutant in cpp_mutants.make_mutants(file, source)}
 
 
-def test_a_sample_of_none_is_refused() -> None:
+@pytest.mark.parametrize(("script", "flag"), [(cpp_mutants, "--sample"), (mutants, "--sample"), (mutants, "--jobs")])
+def test_none_is_refused(script: ModuleType, flag: str) -> None:
     with pytest.raises(SystemExit, match="2"):
-        cpp_mutants.main(["--sample", "0", "--list"])
+        script.main([flag, "0", "--list"])

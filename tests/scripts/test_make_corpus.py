@@ -189,7 +189,7 @@ BAD_TABLES = {
     "words/food.tsv": [
         ("en\tzh\nrice\t米饭\tx\n", "2: 3 fields, but the header has 2"),
         ("en\tzh\nrice\trice!\n", "2: the Chinese has 'rice!'"),
-        ("en\tzh\n7#\t7\n", "2: '7' has other marks, # or &, than the English"),
+        ("en\tzh\n7#\t7\n", "2: '7' has other marks, #, & or ~, than the English"),
         ("en\tzh\n&7#\t7#\n", "2: '7#' has other marks"),
         ("en\tzh\n#7\t7\n", "2: '7' has other marks"),
         ("en\tfood\nrice\t米饭\n", "1: a word table needs"),

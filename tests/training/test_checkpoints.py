@@ -201,7 +201,8 @@ def test_processes_killed_at_random(capsys: Capture, monkeypatch: Patch) -> None
 
 
 def test_control_a_run_that_ends_otherwise_or_was_never_killed_is_reported(capsys: Capture, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(kill_resume, "start_or_resume_run", lambda *_: subprocess.Popen(["true"]))
+    noisy = ["sh", "-c", "head -c 100000 /dev/zero >&2"]  # more than a pipe holds
+    monkeypatch.setattr(kill_resume, "start_or_resume_run", lambda *_: subprocess.Popen(noisy, stderr=subprocess.PIPE))
     monkeypatch.setattr(kill_resume, "file_digests", lambda run_dir: [run_dir.name])
     assert kill_resume.main(["--runs", "1"]) == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith("1 runs, 0 kills, 1 ended with other weights")
