@@ -15,6 +15,7 @@ import torch
 from conftest import CAN_COMPILE
 
 from minitrans import verify
+from minitrans.cachecheck import cache_checks
 from minitrans.cachecheck.check import Check, Result, dtype_name
 from minitrans.errors import UserError
 from minitrans.pages import grids
@@ -82,13 +83,14 @@ def test_every_comparison_of_a_check_must_notice_a_sabotage(check: Check, monkey
 
         return compare
 
-    for chapter in CHECK_MODULES:
+    for chapter in (*CHECK_MODULES, cache_checks):
         for name in [name for name in vars(chapter) if name.endswith("deviation")]:
             monkeypatch.setattr(chapter, name, noted(getattr(chapter, name)))
     for sabotage in AVAILABLE_SABOTAGES:
         if check.id in sabotage.noticed_by:
             with sabotage.apply_fault():
                 check.run(run_checks.fresh_float64_subjects())
+    assert largest
     assert [place for place, deviation in largest.items() if deviation <= check.tolerance] == []
 
 
