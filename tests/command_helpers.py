@@ -21,7 +21,8 @@ import yaml
 
 from minitrans import cli
 
-TEST_CORPUS_DIR = Path(__file__).parent / "corpus"  # simple sentences, of which a tiny model learns some in seconds
+TEST_CORPUS_DIR = Path(__file__).parent / "corpus"  # simple; trained on it, `tiny_run` writes words and no sentence
+STREAM_FLAGS = "--data.streaming true --data.shuffle_buffer 150"
 
 
 def run_cli(*words: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:

@@ -6,7 +6,6 @@ Sizes are pairwise distinct wherever they meet, so that a swapped axis cannot pa
 import logging
 import os
 import platform
-import shlex
 import shutil
 import signal
 import subprocess
@@ -38,6 +37,10 @@ settings.load_profile("few")
 torch.set_num_threads(1)  # the tensors are tiny, and threads that wait for each other on a busy machine take minutes
 if "PYTEST_XDIST_WORKER" in os.environ:  # for the same reason, in the commands that tests start beside each other
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "PY_COLORS"):  # which rich and pytest obey
+    os.environ.pop(name, None)
+os.environ["TERM"] = "xterm"
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job; what tests start would ignore it too
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -90,9 +93,9 @@ def random_ids(seed: int, lengths: Sequence[int], width: int, vocab_size: int = 
     return ids
 
 
-def random_tgt_in(seed: int, batch: int, length: int, vocab_size: int = 11) -> Tensor:
+def random_tgt_in(seed: int, batch: int, length: int) -> Tensor:
     """int64 (B, T): BOS, then random real tokens."""
-    ids = random_ids(seed, [length] * batch, length, vocab_size)
+    ids = random_ids(seed, [length] * batch, length)
     ids[:, 0] = BOS
     return ids
 
@@ -188,12 +191,13 @@ def offline_cwd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 # -- Compiled code: where it can be there, a test in which the plain path is taken in its place says so --------------
 
-COMPILER_CANDIDATES = shlex.split(os.environ.get("CXX", ""))[:1] or ["c++", "g++", "clang++"]
+COMPILER = os.environ.get("CXX", "").strip() or next(filter(shutil.which, ("c++", "g++", "clang++")), "false")
+OPENMP_COMMAND = f"{COMPILER} -fopenmp -fsyntax-only -include omp.h -xc++ /dev/null 2> /dev/null"
 HAS_COMPILED_FOLDER = find_spec("minitrans.compiled") is not None
-CAN_COMPILE = HAS_COMPILED_FOLDER and any(map(shutil.which, COMPILER_CANDIDATES))
+CAN_COMPILE = HAS_COMPILED_FOLDER and os.system(OPENMP_COMMAND) == 0
 collect_ignore = [] if HAS_COMPILED_FOLDER else ["compiled"]
 REAL_LOG_ONCE = backend.log_once
-needs_compiled = pytest.mark.skipif(not CAN_COMPILE, reason="no compiled code or no C++ compiler here")
+needs_compiled = pytest.mark.skipif(not CAN_COMPILE, reason="no compiled code or no C++ compiler with OpenMP here")
 
 
 @pytest.fixture
@@ -221,7 +225,7 @@ def _lesser_processor(
         pytest.skip("the compiler's flags are those of x86")
     assert pytestconfig.cache is not None
     monkeypatch.setenv("XDG_CACHE_HOME", str(pytestconfig.cache.mkdir("compiled")))
-    monkeypatch.setenv("CXX", f"c++ {request.param}")
+    monkeypatch.setenv("CXX", f"{COMPILER} {request.param}")
     library = import_module("minitrans.compiled.library")
     flags = [flag.replace("-O3", "-O1") for flag in library.CXX_FLAGS]  # in a third of the time
     monkeypatch.setattr(library, "CXX_FLAGS", flags)
@@ -274,12 +278,14 @@ def _kill_leftover_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _restore_log_level() -> Iterator[None]:
-    """Undo what `--debug` sets for the process: the tests that follow count what is logged."""
+def _restore_process_settings() -> Iterator[None]:
+    """Undo what `--debug` or a test sets for the process; the tests that follow count what is logged."""
     logger = logging.getLogger("minitrans")
     level = logger.level
     yield
     logger.setLevel(level)
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float32)
 
 
 @pytest.fixture

@@ -30,10 +30,10 @@ HYPOTHESIS_SETTINGS = (
 
 
 def quick_refusal_message(*words: str | Path, unchanged: Path) -> str:
-    """As `refusal_message`, within ten seconds."""
-    began = time.monotonic()
+    """As `refusal_message`, within ten seconds of the processor."""
+    began = time.process_time()
     error = refusal_message(*words, unchanged=unchanged)
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10
     return error
 
 

@@ -86,12 +86,10 @@ def language_neutral_parts(lesson: str, labels: tuple[str, ...]) -> list[object]
 
 
 @pytest.fixture(autouse=True)
-def _restore_torch_defaults() -> Iterator[None]:
-    """The lesson sets a seed and a dtype."""
-    dtype = torch.get_default_dtype()
+def _restore_random_state() -> Iterator[None]:
+    """The lesson sets a seed."""
     with torch.random.fork_rng(devices=[]):
         yield
-    torch.set_default_dtype(dtype)
 
 
 def test_it_prints_what_it_shows() -> None:

@@ -146,7 +146,7 @@ def test_the_cache_is_the_users_alone(cache: Path, load: Load) -> None:
 
 @pytest.mark.parametrize("mode", [0o720, 0o702])
 @pytest.mark.parametrize("which", ["folder", "file"])
-def test_what_others_can_write_is_not_run(which: str, mode: int, cache: Path, load: Load, fallbacks: list[str]) -> None:
+def test_what_others_can_write_is_not_run(which: str, mode: int, cache: Path, load: Load) -> None:
     path, _ = load()
     open_to_others = cache if which == "folder" else path
     open_to_others.chmod(mode)

@@ -34,7 +34,7 @@ def write_pairs(folder: Path, kind: str, splits: Mapping[str, Pairs], names: tup
     return folder
 
 
-def contents(kind: str, pairs: Pairs, names: tuple[str, str] = ("en", "zh")) -> dict[str, bytes]:
+def contents(kind: str, pairs: Pairs, names: tuple[str, str]) -> dict[str, bytes]:
     """What the files hold, by their endings: lines, tsv, csv, jsonl, translation jsonl, parquet, ..., lines gz, ..."""
     if kind.endswith(" gz"):
         plain = contents(kind.removesuffix(" gz"), pairs, names)

@@ -406,9 +406,7 @@ def test_everything_is_made_once_for_the_same_text(
     assert made().items() >= before.items()
 
 
-def test_the_cache_is_where_it_should_be(
-    corpus: DatasetDict, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_is_where_it_should_be(corpus: DatasetDict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the home folder nothing is needed then."""
     usual = set((tmp_path / "hf_cache" / "minitrans").iterdir())
     mine = str(tmp_path / "mine")

@@ -91,6 +91,9 @@ def add_noise(tokenizer: Tokenizer, pairs: Pairs, shares: dict[str, float], max_
 )
 def test_each_kind_of_noise(kind: str, source: str, target: str, expected: Pairs) -> None:
     assert {NOISES[kind](source, target, random.Random(seed), "zh") for seed in range(3000)} == {*expected}
+
+
+def test_signs_are_those_of_the_language() -> None:
     assert [NOISES["quotes"]("", "x", random.Random(0), to)[1] for to in ("de", "ja", "nl")] == ["„x“", "「x」", '"x"']
     assert [NOISES["other_end"]("x", "x", random.Random(0), to)[1] for to in ("de", "ja")] == ["x!", "x！"]
 

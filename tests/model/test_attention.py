@@ -104,8 +104,8 @@ def test_weights_keep_the_dtype_of_the_queries_and_half_precision_takes_its_soft
 # Many heads
 
 
-def multi_head(seed: int, n_heads: int = H, d_head: int | None = DH) -> MultiHeadAttention:
-    return randomize(MultiHeadAttention(D, n_heads, d_head), seed)
+def multi_head(seed: int) -> MultiHeadAttention:
+    return randomize(MultiHeadAttention(D, H, DH), seed)
 
 
 def test_self_attention_is_one_product_and_a_cached_source_not_projected_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def test_a_number_of_no_bug_is_refused(capsys: pytest.CaptureFixture[str]) -> No
     assert "there is no bug with the number 99999999" in capsys.readouterr().err
 
 
-def test_it_measures_any_release_alike(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_it_measures_any_release_alike(tmp_path: Path) -> None:
     """The release that is installed stands for all: its GPT-2 is right, but not with the mask alone."""
     pytest.importorskip("transformers")
     sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 12}

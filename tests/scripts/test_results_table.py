@@ -39,7 +39,7 @@ def test_it_trains_scores_and_prints(argv: list[str], tmp_path: Path, capsys: Ca
     assert header.count("|") == line.count("|") == row.count("|")
     number = r"\d+\.\d\d ± \d+\.\d\d"
     assert re.fullmatch(
-        rf"\| `configs/tiny.yaml` \| `test` \| [\d,]+( \| 0 min){{2}} \| {number} \(zh\)( \| {number}){{3}} \|", row
+        rf"\| `configs/tiny.yaml` \| `test` \| [\d,]+( \| \d+ min){{2}} \| {number} \(zh\)( \| {number}){{3}} \|", row
     ), row
     references = read_lines(str(tmp_path / "tiny/test.zh"))
     for seed in (1, 2):

@@ -95,19 +95,19 @@ def loss_of(model: Transformer, batch: Batch, smoothing: float = 0.0) -> Tensor:
     return F.cross_entropy(logits, target, ignore_index=model.config.pad_id, label_smoothing=smoothing)
 
 
-def train_by_formula(run: RecordedRun, s: OptimizerSettings, steps: int = 6) -> tuple[Transformer, Transformer]:
+def train_by_formula(run: RecordedRun, s: OptimizerSettings) -> tuple[Transformer, Transformer]:
     """AdamW (Loshchilov and Hutter 2019) word for word: the weights after the run's batches, and their average."""
     model, average = (Transformer(load_bundle(run.folder).model.config).double() for _ in range(2))
     model.load_state_dict(run.initial_weights)
     parameters, averages = list(model.parameters()), list(average.parameters())
     first, second = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
     every = max(1, round(0.01 / (1 - s.ema_decay)))  # steps between two updates of the average
-    for step in range(steps):
+    for step in range(6):
         batches = run.batches[step * s.accumulate_grad_batches :][: s.accumulate_grad_batches]
         loss = torch.stack([loss_of(model, batch, s.label_smoothing) for batch in batches]).mean()
         gradients = torch.autograd.grad(loss, parameters)
         norm = torch.cat([g.flatten() for g in gradients]).norm()
-        progress = (step - s.warmup_steps) / (steps - s.warmup_steps)
+        progress = (step - s.warmup_steps) / (6 - s.warmup_steps)
         factor = (step + 1) / s.warmup_steps if progress < 0 else (1 + math.cos(math.pi * progress)) / 2
         rate = s.learning_rate * factor
         with torch.no_grad():

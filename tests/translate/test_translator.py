@@ -239,7 +239,6 @@ def test_several_threads_get_what_one_gets(translator: Translator) -> None:
     alone = translator.translate(lines), translator.n_best(lines, 2), translator.sample(lines, 3, seed=1)
     torch.set_num_threads(3)
     together = translator.translate(lines), translator.n_best(lines, 2), translator.sample(lines, 3, seed=1)
-    torch.set_num_threads(1)
     assert together == alone
 
 
@@ -350,9 +349,9 @@ def test_the_n_best_are_different_texts_at_their_best(translator: Translator, mo
 
 def test_a_line_of_a_megabyte_is_cut_in_no_time(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
     for line in ("a" * 1_000_000, "我" * 333_333, "cat " * 250_000, "e" + "\u0301\u0316" * 250_000, "ab" * 500_000):
-        began = time.perf_counter()
+        began = time.process_time()
         assert len(translator.translate([line])) == 1
-        assert time.perf_counter() - began < 10  # a second, on a machine that does nothing else
+        assert time.process_time() - began < 10  # a second, on a machine that does nothing else
     assert caplog.text.count("line 1 is cut") == 5
 
 

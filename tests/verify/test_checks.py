@@ -43,7 +43,6 @@ def failed_results(report: Report) -> list[object]:
 
 
 def test_every_check_passes_on_a_fresh_model(fresh_model_report: Report) -> None:
-    assert failed_results(fresh_model_report) == []
     assert fresh_model_report.passed
     rounding = {name: max(m.measured for r in fresh_model_report.checks if (m := r.by_dtype.get(name)))
                 for name in ("float32", "bfloat16")}  # fmt: skip
@@ -53,11 +52,8 @@ def test_every_check_passes_on_a_fresh_model(fresh_model_report: Report) -> None
 def test_every_check_passes_whatever_is_around_it() -> None:
     """Of a model whose parameters are frozen, too."""
     torch.set_default_dtype(torch.float64)
-    try:
-        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-            assert failed_results(verify.run(fresh_model().requires_grad_(False))) == []
-    finally:
-        torch.set_default_dtype(torch.float32)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        assert failed_results(verify.run(fresh_model().requires_grad_(False))) == []
 
 
 @pytest.mark.slow
