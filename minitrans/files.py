@@ -25,6 +25,7 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
 
     Raises:
         UserError: The file cannot be written, or another process is writing `path`.partial.
+        BrokenPipeError: It is a pipe that nobody reads any more.
     """
     file_path = os.path.realpath(path)
     # Two processes may write the same file, in two containers even with the same process id.

@@ -30,7 +30,7 @@ HYPOTHESIS_SETTINGS = (
 
 
 def quick_refusal_message(*words: str | Path, unchanged: Path) -> str:
-    """As `refusal_message`, within ten seconds of the processor."""
+    """As `refusal_message`, in ten seconds of processor time."""
     began = time.process_time()
     error = refusal_message(*words, unchanged=unchanged)
     assert time.process_time() - began < 10

@@ -254,7 +254,7 @@ def test_its_counts_are_right() -> None:
     n_lines = sum(len(file.read_text("utf-8").splitlines()) for file in MODEL_FILES_TO_READ)
     assert f"fewer than {-(-n_lines // 100) * 100:,} lines" in README
     assert f"{TRAINING_BYTES_PER_PARAMETER} bytes a parameter" in scale
-    assert f"at most {_TOKENIZER_PAIRS:,} pairs of the corpus" in training
+    assert f"trained on at most {_TOKENIZER_PAIRS:,} pairs" in training
     assert f"up to {MAX_BATCH_LINES} lines" in serve
     assert (N_TEXT_PAIRS, "twelve pairs of `valid`" in verification) == (12, True)
     assert f"on rows of up to {LENGTH} tokens" in guide

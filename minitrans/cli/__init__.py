@@ -86,7 +86,9 @@ def error_message(error: Exception) -> str | None:
     if isinstance(error, UserError):
         text = " ".join(line.strip() for line in str(error).splitlines())
         return text if len(text) < 900 else f"{text[:400]} ... {text[-400:]}"  # names in it may have any length
-    if isinstance(error, MemoryError) or re.search("not enough memory|an(no|')t allocate|out of memory", str(error)):
+    if isinstance(error, MemoryError) or re.search(
+        "not enough memory|[Cc]an.{1,2}t allocate|out of memory", str(error)
+    ):
         return "there is not enough memory; give less at once, such as a lower --batch-tokens or data.batch_tokens"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EMFILE):
         discard_stdout()

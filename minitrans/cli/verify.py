@@ -63,14 +63,13 @@ def verify_command(args: Namespace) -> int:
         make_folder(path.parent, "name another folder")  # now, and not after minutes of measuring
     measure: Callable[..., tuple[Report, Any]] = check_hugging_face_model if args.model else check_minitrans_model
     report, subject = measure(args, Console(stderr=True))
-    if args.report:
+    with contextlib.suppress(OSError):  # when whoever read them has gone: the verdict stands
         if is_issue:
             from minitrans.verify.issue import issue_markdown
 
             write_file(path, issue_markdown(report, subject, args.model))
-        else:
+        elif args.report:
             write_file(path, page_html(report, subject.name if args.model else subject))
-    with contextlib.suppress(OSError):  # when whoever read our messages has gone: the verdict stands
         if args.report:
             print(f"{'issue' if is_issue else 'page'}: {path}", file=sys.stderr)
         if not args.model:

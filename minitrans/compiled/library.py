@@ -94,7 +94,7 @@ def _compile_and_load(source: Path) -> ctypes.CDLL | str:
         cache = (place if place.is_absolute() else Path.home() / ".cache") / "minitrans-compiled"
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_private(cache)
-        own_flags = [*dropwhile(lambda word: not word.startswith("-"), compiler)]  # once more, where they win: g++ -O1
+        own_flags = [*dropwhile(lambda word: not word.startswith("-"), compiler)]  # repeated, so that they win: g++ -O1
         path = _find_cached(cache, name) or _build_cached([*compiler, *CXX_FLAGS, *own_flags, str(source)], cache, name)
         library = ctypes.CDLL(str(path))
         library.usable.restype = c_bool

@@ -147,7 +147,7 @@ class CompiledStepper:
         if count != len(state.sources):
             raise ValueError(f"{count} tokens for a cache of {len(state.sources)} rows")
         if n < 1:
-            raise ValueError(f"the {n} likeliest tokens are none; ask for at least 1")
+            raise ValueError(f"n is {n}; it must be at least 1")
         n = min(n, c.vocab_size - 2)
         block = state.cross.new_empty(c.n_layers, count, state.cross.size(2))
         state.blocks.append(block)

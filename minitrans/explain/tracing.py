@@ -91,9 +91,8 @@ def trace_translations(translator: Translator, texts: Sequence[str]) -> list[Tra
     """Translate each sentence of the texts greedily, and look at how; one without words is left out, with a warning."""
     traced = []
     for number, text in enumerate(texts, 1):
-        sentences = translator.to_sentences(text)
-        translations = translator.translations(sentences, attention=True, first_line=number)
-        for sentence, translation in zip(sentences, translations, strict=True):
+        for sentence in translator.to_sentences(text):
+            (translation,) = translator.translations([sentence], attention=True, first_line=number)
             if translation.attention is None:
                 logger.warning("text %d: what has no words is left out", number)
             else:

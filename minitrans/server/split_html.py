@@ -59,8 +59,8 @@ class _PieceStartParser(HTMLParser):
         while self.open[-1][0] in ENDED_TAGS.get(tag, "").split():
             self.open.pop()
         if tag not in VOID_TAGS:
-            asked = next((value or "yes" for name, value in attrs if name == "translate"), "").lower()
-            stays = asked == "no" if asked in ("yes", "no") else self.open[-1][1]
+            asked = next(((value or "").lower() for name, value in attrs if name == "translate"), "inherit")
+            stays = {"no": True, "yes": False, "": False}.get(asked, self.open[-1][1])
             self.open.append((tag, stays or tag in OPAQUE_TAGS))
 
     def handle_endtag(self, tag: str) -> None:

@@ -65,15 +65,15 @@ PLAIN_MARKS_TABLE = str.maketrans(
 _EMOJI = "[\u200d\u20e3\u2190-\u2bff\u3030\u303d\ufe0e\ufe0f\U0001f000-\U0001fbff\U000e0020-\U000e007f]+"
 _LEADING_BULLET_OR_EMOJI = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•*·>]+) +|{_EMOJI} *)?")
 _TRAILING_EMOJI_OR_DOTS = re.compile(rf"(?:{_EMOJI} *|[()]-?[:;] +|(?:\.{{2,}}|…)+ *)?")  # of a line read backwards
-# Where a sentence ends: not after Mr., a.m. or J., nor in no. 5 or a quotation; `Reader` says after which numbers.
+# Where a sentence ends: not after Mr., a.m. or J., nor in no. 5; `Reader` says after which numbers.
 _NOT_AFTER_ABBREVIATION = "".join(
     rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "prof", "st", "nr", "ca", "vs", "etc")
 )
-_SENTENCE_BREAK = rf"(?:(?<=[^\s.?!]{{2}}\.)|(?<=[^\s.?!][?!])){_NOT_AFTER_ABBREVIATION}(?!(?<=\bno\.) \d) (?=\w)"
+_SENTENCE_BREAK = rf"(?:(?<=[^\s.?!]{{2}}\.)|(?<=[^\s.?!][?!])){_NOT_AFTER_ABBREVIATION}(?!(?<=\bno\.) \w*\d) (?=\w)"
 STOPS, QUESTION_MARKS = ".。।۔։።။", "?？؟;"  # of many scripts; Greek's question mark is a semicolon
 _UNSPACED_END_MARKS = "。？！…，；：”’」』）"  # after these no blank is written
 _SURPLUS_MARKS = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))")
-_MISSING_SPACE = re.compile(r"((?:://|www\.)\S+)|(?<=[,;])(?=[^\W\d_])")  # an address lacks none
+_MISSING_SPACE = re.compile(r"((?:://|www\.)[!-~]+)|(?<=[,;])(?=[^\W\d_])")  # but not in an address
 _QUOTED = re.compile(r"[\"“”„«»]([^\"“”„«»]+)[\"“”„«»]|['‘‚]([^'‘’‚]+)['’‘]")
 
 # Characters of Unicode's private use that stand for what is copied, N_KIND_SLOTS a kind. Numbers differ in length.

@@ -7,7 +7,7 @@ from sentencex import segment
 from minitrans.text.lines import base_language
 from minitrans.text.reading import LONG_LINE_LENGTH, clean
 
-_AFTER_NO = re.compile(r"(?<=\b[Nn]o\. )(?=[^\W\d])")  # the library takes every "No." for "number"
+_AFTER_NO = re.compile(r"(?<=^No\. )(?=[AI]\b)")  # where the library takes A or I for a number
 
 
 def split_sentences(line: str, language: str) -> list[str]:

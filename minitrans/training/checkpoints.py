@@ -130,7 +130,7 @@ class CheckpointWriter(Checkpoint):
         """Start the clock, and listen for signals; Lightning restores the previous handlers when training ends."""
         self.step, self.saved_at = trainer.global_step, time.monotonic()
         in_main_thread = threading.current_thread() is threading.main_thread()  # only there may handlers be set
-        # SIGUSR1 is Slurm's, after which Lightning writes a file in mid-step that later trainings there begin with.
+        # At Slurm's SIGUSR1, Lightning would write a file in mid-step, from which later trainings there would begin.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1) if in_main_thread else ():
             signal.signal(number, self._handle_signal if trainer.local_rank == 0 else signal.SIG_IGN)
 

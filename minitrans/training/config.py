@@ -309,9 +309,9 @@ def _build_run_config(settings: Namespace) -> RunConfig:
     for name in ("limit_val_batches", "val_check_interval"):
         limit = settings.trainer[name]
         if limit is not None and (not limit > 0 or (limit > 1 and limit % 1)):
-            raise UserError(f"trainer.{name} is {limit}; it must be above 0, and whole above 1")
+            raise UserError(f"trainer.{name} is {limit}; it must be a share up to 1 or a whole number, above 0")
         if limit is not None and limit > 1:
-            settings.trainer[name] = int(limit)  # 1e3 is no share
+            settings.trainer[name] = int(limit)  # YAML reads 1e3 as a float
     for section in SECTIONS:
         for name, value in settings[section].items():
             if isinstance(value, int) and abs(value) > INT32:

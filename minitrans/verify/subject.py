@@ -142,9 +142,9 @@ def model_and_text_pairs(
     tokenizer, longest = bundle.tokenizer, bundle.model.config.max_len - 1
     by_length = sorted(pairs, key=lambda pair: len(pair[0]))
     chosen = by_length[:: max(1, len(by_length) // N_TEXT_PAIRS)][:N_TEXT_PAIRS]
-    # All sentences may be equally long, and there must be padding: one token less leaves room for it.
-    sides = zip(*_encode_pairs(tokenizer, chosen), strict=True)
-    sources, targets = ([ids[: longest - 1] for ids in side] for side in sides)
+    id_pairs = _encode_pairs(tokenizer, chosen)
+    sources = [source[: longest - 1] for source, _ in id_pairs]  # all may be equally long: leave room for padding
+    targets = [target[:longest] for _, target in id_pairs]
     reader = tokenizer.make_reader(bundle.source_words)
     read = [text for line in decode_lines for text, _ in reader.preprocess_line(line)]
     lines = sorted((ids[:longest] for ids in tokenizer.encode_batch(read)), key=len)

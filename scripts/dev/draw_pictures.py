@@ -24,7 +24,7 @@ PAD_ID, BOS_ID, EOS_ID = 0, 1, 2
 SHOWN_STEP = 3  # which step of the translation is shown beside the full pass, from 0
 
 TEMPLATES = templates.overlay(loader=FileSystemLoader(Path(__file__).with_name("pictures")))
-TEMPLATES.filters["number"] = to_str
+TEMPLATES.filters = {**templates.filters, "number": to_str}
 
 
 def draw_masks() -> str:

@@ -803,9 +803,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     known = [*MODEL_MODULES, *OTHER_MODULES]
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"of {', '.join(known)}; default: all")
     parser.add_argument(
-        "--sample", type=positive_int, metavar="N", help=f"per module; else {SAMPLE_SIZE_PER_MODULE}, all of the model"
+        "--sample", type=positive_int, metavar="N", help=f"per module; default {SAMPLE_SIZE_PER_MODULE}, the model: all"
     )
-    parser.add_argument("--jobs", type=positive_int, default=os.cpu_count(), metavar="N", help="tested at a time")
+    parser.add_argument("--jobs", type=positive_int, default=os.cpu_count(), metavar="N", help="mutants at a time")
     parser.add_argument("--list", action="store_true", help="list the mutants instead")
     arguments = parser.parse_args(argv)
     modules = arguments.modules or known

@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from conftest import needs_compiled
+from conftest import COMPILER, needs_compiled
 
 from minitrans.compiled import library, stepper, training
 from minitrans.compiled.library import NotAdmittedError
@@ -23,7 +23,7 @@ pytestmark = needs_compiled
 Load = Callable[[], tuple[Path, bool]]
 REAL_READ_BYTES = Path.read_bytes
 WARNING_FLAGS = ["-Wall", "-Wextra", "-Wshadow", "-Werror"]
-CXX_COMMAND = shlex.split(os.environ.get("CXX", "c++"))
+CXX_COMMAND = shlex.split(COMPILER)
 X86_CPUS = ["x86-64", "haswell", "skylake-avx512", "cooperlake", "sapphirerapids"]  # SSE2, AVX2, AVX-512, bfloat16, AMX
 COMPILER_CPU_PAIRS = [
     *itertools.product([CXX_COMMAND, ["clang++"]], X86_CPUS if platform.machine() == "x86_64" else []),

@@ -46,6 +46,6 @@ def test_what_is_called_equivalent_is_a_mutant() -> None:
 
 
 @pytest.mark.parametrize(("script", "flag"), [(cpp_mutants, "--sample"), (mutants, "--sample"), (mutants, "--jobs")])
-def test_none_is_refused(script: ModuleType, flag: str) -> None:
+def test_zero_is_refused(script: ModuleType, flag: str) -> None:
     with pytest.raises(SystemExit, match="2"):
         script.main([flag, "0", "--list"])

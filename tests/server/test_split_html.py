@@ -25,7 +25,8 @@ TEXTS_BY_HTML = {
     "<p>&nbsp;</p>": [], "<p>&#<b>a</b>": ["&#", "a"], "<p>a?b&#c <b>d</b></p>": ["a?b&#c", "d"],
     "<b>a</b>&nbsp;b c&#160;<i>&lt;</i>": ["a", "b c", "<"],
     "".join(f"<{tag} translate=no>" for tag in VOID.split()) + "a": ["a"],
-    "<div translate=no>a<p translate=yes>b<b>c</b><p>d<p translate>e": ["b", "c", "e"], "a<b": ["a<b"],
+    "<div translate=no>a<p translate=yes>b<b>c</b><p>d<p translate>e": ["b", "c", "e"], "<pre>a<i translate>b": ["b"],
+    "a<b": ["a<b"],
 }  # fmt: skip
 
 

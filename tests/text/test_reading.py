@@ -25,7 +25,8 @@ NORMALIZE_CASES = {  # a source, and how it is read
     "‘’ ‚ ‛ ʼ ′ ´": "'' ' ' ' ' '", "“”„ ‟ « » ″": '""" " " " "', "‐‑‒–−": "-----", "a—b ― c…": "a - b - c...",
     "5".join(map(chr, range(0xFF01, 0xFF5F))): "5".join(map(chr, range(0x21, 0x7F))).lower(), "e\u0301\t中 ": "é 中",
     "He LIVES in İzmir": "he lives in izmir", "What?! No!!! So??": "what? no! so?", "Well,yes;no": "well, yes; no",
-    "See www.x.org/a,b;c,d": "see www.x.org/a,b;c,d", "at ftp://x/?a=1;b=2,yes": "at ftp://x/?a=1;b=2,yes",
+    "See www.x.org/a,b;c,d": "see www.x.org/a,b;c,d", "看www.x.org，好，a": "看www.x.org, 好, a",
+    "at ftp://x/?a=1;b=2,yes": "at ftp://x/?a=1;b=2,yes",
     "He left ! Who ? Me , you .": "he left! who? me, you.", "It is 1,250.5 and .5": "it is 1,250.5 and .5",
 }  # fmt: skip
 LINE_CASES = {
@@ -48,7 +49,7 @@ TYPO_CASES = {  # swapped, left out, doubled, a neighbouring key but no other, a
 SENTENCE_CASES = [
     ["He left.", "Did I?", "No!", "J. S. Bach stays."], ["Mr. Smith, Mrs. Smith and Dr. Lee saw St. Paul's."],
     ["A vs. B etc. are here."], ["I met Prof. Smith."], ["10. Go now."],
-    ["Er kam am 15. Mai 2020.", "Gut."], ["100. Go now."], ["Are you?", "No.", "See no. 5."],
+    ["Er kam am 15. Mai 2020.", "Gut."], ["100. Go now."], ["Are you?", "No.", "See no. A4.", "And no. 5."],
     ["At 5 a.m. he left.", "It costs 3.50 today."], ["No. 5 is here... and there.He"], ["他走了. ，"],
     ['He said "Go now. Do it." and left. So'], ["“Go now. Do it.” He left."],
 ]  # fmt: skip

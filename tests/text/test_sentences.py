@@ -13,7 +13,7 @@ PARAGRAPHS = [
     ("zh", ["早上好。", "你好吗？", "他说：“好。”", "她走了！"]),
     ("zh-Hans", ["早上好。", "你好吗？"]),
     ("ja", ["おはよう。", "元気ですか？"]),
-    ("en", ["Are you a doctor?", "No.", "I am a teacher.", "See No. 5."]),
+    ("en", ["Are you a doctor?", "No.", "I am a teacher.", "See No. 5.", "See No. A4.", "“No. I stay.”"]),
     ("de_AT", ["Am 12. Mai.", "Gut."]),
     ("xx", ["One.", "Two"]),
     ("en", ["1. Go.", "2. Stay."]),

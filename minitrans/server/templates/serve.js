@@ -30,7 +30,9 @@ async function translate() {
     if (/[\p{L}\p{N}]/u.test(question.q)) drawing = setTimeout(draw, DRAW - TRANSLATE, question);
     else empty(figures); // signs alone stay as they are
   } catch (error) {
-    if (error.name !== "AbortError") fault.textContent = `The server is not answering: ${error.message}`;
+    if (error.name === "AbortError") return;
+    empty(translation, doubt, figures);
+    fault.textContent = `The server is not answering: ${error.message}`;
   }
 }
 
@@ -39,9 +41,8 @@ function draw(question) {
   const frame = document.createElement("iframe");
   frame.title = "How the translation comes about";
   frame.setAttribute("sandbox", "allow-scripts allow-downloads");
-  const asking = new URLSearchParams(question); // an address, of which proxies take 8 KB; five sentences are drawn
-  for (let { q } = question; `${asking}`.length > 7000; asking.set("q", q)) q = q.slice(0, -100);
-  frame.src = `explain?${asking}`;
+  const q = question.q.trim().slice(0, 750); // at most nine bytes each in an address, of which proxies take 8 KB
+  frame.src = `explain?${new URLSearchParams({ ...question, q })}`;
   if (!figures.firstChild) figures.append(frame);
   else {
     frame.style.cssText = "position: absolute; visibility: hidden";

@@ -76,7 +76,7 @@ def compiled_training_matches_plain(subject: ModelAndPairs) -> float:
 
 @claim(
     "compiled.loss",
-    "loss in nats a token, and its gradients at hidden states and output matrix, against all logits at once",
+    "loss in nats a token, and its gradients for hidden states and output matrix, against all logits at once",
     lower=(),
 )
 def compiled_loss_matches_plain(subject: ModelAndPairs) -> float:

@@ -37,7 +37,7 @@ def loss_matches_single_steps(subject: ModelAndPairs) -> float:
 
 @claim(
     "loss.chunks",
-    "loss in nats a token, and its gradients at hidden states and output matrix, against all logits at once",
+    "loss in nats a token, and its gradients for hidden states and output matrix, against all logits at once",
     lower=(),
 )
 def chunked_loss_matches_full(subject: ModelAndPairs) -> float:
