@@ -4,11 +4,12 @@ Shapes: `B` rows of a batch, `S` longest source, `T` longest target, `N` rows of
 """
 
 from collections.abc import Sequence
-from itertools import chain, pairwise
-from typing import NamedTuple
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -16,6 +17,8 @@ from minitrans.data.distributed import n_processes, rank
 
 IntArray = npt.NDArray[np.int64]
 _EMPTY_INT_ARRAY: IntArray = np.array([], dtype=np.int64)
+IdRows: TypeAlias = pa.LargeListArray  # rows of ids, one after another: far quicker to batch than a list of lists
+ID_ROWS = pa.large_list(pa.int32())  # their type
 
 
 def plan_batches(
@@ -68,79 +71,52 @@ class Batch(NamedTuple):
     tgt_out: Tensor
 
 
-class IdRows:
-    """Rows of ids, one after another in a flat array: far quicker to batch than a list of lists.
+def id_rows(rows: Sequence[Sequence[int]]) -> IdRows:
+    """Make them of a list of lists."""
+    return pa.array(rows, ID_ROWS)
 
-    Args:
-        ids: The ids of all rows, any integers.
-        lengths: (N,) how many of them each row has.
+
+def row_lengths(rows: IdRows) -> IntArray:
+    """How many ids each of N rows has: (N,)."""
+    return np.asarray(rows.value_lengths())
+
+
+def to_padded_tensor(rows: IdRows, pad_id: int, bos_id: int | None = None, eos_id: int | None = None) -> Tensor:
+    """Stack the rows, one at least, into a tensor (N, longest row), int64, filled up with `pad_id` on the right.
+
+    BOS comes before and EOS after each if they are given.
     """
-
-    def __init__(self, ids: npt.NDArray[np.integer], lengths: IntArray) -> None:
-        self.ids = ids
-        self.lengths = lengths
-        self._starts = np.cumsum(lengths) - lengths
-
-    @classmethod
-    def from_lists(cls, rows: Sequence[Sequence[int]]) -> "IdRows":
-        """Make them of a list of lists."""
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        return cls(np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum()), lengths)
-
-    @classmethod
-    def concat_rows(cls, parts: "Sequence[IdRows]") -> "IdRows":
-        """Concatenate several."""
-        ids, lengths = ([_EMPTY_INT_ARRAY, *of_all] for of_all in ((p.ids for p in parts), (p.lengths for p in parts)))
-        return cls(np.concatenate(ids), np.concatenate(lengths))
-
-    def take(self, numbers: npt.ArrayLike) -> "IdRows":
-        """Return the rows with these numbers, in this order."""
-        numbers = np.asarray(numbers)
-        starts, lengths = self._starts[numbers], self.lengths[numbers]
-        places = np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-        return IdRows(self.ids[places], lengths)
-
-    def to_lists(self, numbers: npt.ArrayLike) -> list[list[int]]:
-        """Return the rows with these numbers as lists."""
-        rows = self.take(numbers)
-        return [part.tolist() for part in np.split(rows.ids, np.cumsum(rows.lengths)[:-1])]
-
-    def to_padded_tensor(self, pad_id: int, bos_id: int | None = None, eos_id: int | None = None) -> Tensor:
-        """Stack the rows, one at least, into a tensor (N, longest row), int64, filled up with `pad_id` on the right.
-
-        BOS comes before and EOS after each if they are given.
-        """
-        first = 0 if bos_id is None else 1
-        last = first + self.lengths
-        width = last.max() + (eos_id is not None)
-        column = np.arange(width)
-        padded = np.full((len(last), width), pad_id)
-        padded[(column >= first) & (column < last[:, None])] = self.ids
-        if bos_id is not None:
-            padded[:, 0] = bos_id
-        if eos_id is not None:
-            padded[np.arange(len(last)), last] = eos_id
-        return torch.from_numpy(padded)
+    first = 0 if bos_id is None else 1
+    last = first + row_lengths(rows)
+    width = last.max() + (eos_id is not None)
+    column = np.arange(width)
+    padded = np.full((len(last), width), pad_id)
+    padded[(column >= first) & (column < last[:, None])] = rows.flatten()
+    if bos_id is not None:
+        padded[:, 0] = bos_id
+    if eos_id is not None:
+        padded[np.arange(len(last)), last] = eos_id
+    return torch.from_numpy(padded)
 
 
 def swap_sides(src: IdRows, tgt: IdRows, which: npt.NDArray[np.bool_]) -> tuple[IdRows, IdRows]:
     """Return N sources and N targets, exchanged in the rows that (N,) `which` marks."""
-    both, here = IdRows.concat_rows([src, tgt]), np.arange(len(which))
+    both, here = pa.concat_arrays([src, tgt]), np.arange(len(which))
     there = here + len(here)
     return both.take(np.where(which, there, here)), both.take(np.where(which, here, there))
 
 
 def collate(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], pad_id: int, bos_id: int, eos_id: int) -> Batch:
     """Make a batch of pairs of rows of piece ids, which have no special ids yet."""
-    return collate_rows(IdRows.from_lists(src), IdRows.from_lists(tgt), pad_id, bos_id, eos_id)
+    return collate_rows(id_rows(src), id_rows(tgt), pad_id, bos_id, eos_id)
 
 
 def collate_rows(src: IdRows, tgt: IdRows, pad_id: int, bos_id: int, eos_id: int) -> Batch:
     """Make a batch of sources and targets, which have no special ids yet; of none, a row of padding, with loss 0."""
-    if not len(src.lengths):
+    if not len(src):
         return Batch(*(torch.full((1, 1), pad_id) for _ in range(3)))
     return Batch(
-        src_ids=src.to_padded_tensor(pad_id, eos_id=eos_id),
-        tgt_in=tgt.to_padded_tensor(pad_id, bos_id=bos_id),
-        tgt_out=tgt.to_padded_tensor(pad_id, eos_id=eos_id),
+        src_ids=to_padded_tensor(src, pad_id, eos_id=eos_id),
+        tgt_in=to_padded_tensor(tgt, pad_id, bos_id=bos_id),
+        tgt_out=to_padded_tensor(tgt, pad_id, eos_id=eos_id),
     )

@@ -19,7 +19,7 @@ from datasets import Dataset, DatasetDict
 from jsonargparse import ArgumentParser
 
 from minitrans.data import filters
-from minitrans.data.batching import IdRows
+from minitrans.data.batching import ID_ROWS, IdRows
 from minitrans.data.readers import CHUNK, PAIR_SCHEMA, OpenSplit, is_path, open_splits, open_train, read_tables
 from minitrans.data.setting_types import read_settings
 from minitrans.data.settings import DataConfig
@@ -204,10 +204,7 @@ def filter_by_length(pairs: Dataset, purpose: str, max_len: int, limits: DataCon
 def read_id_rows(pairs: Dataset) -> tuple[IdRows, IdRows]:
     """Read the ids of both sides of a split at once, which is far quicker than row by row."""
     table = pairs.with_format("arrow")[:]
-    src, tgt = (
-        IdRows(pc.list_flatten(ids).to_numpy(), pc.list_value_length(ids).to_numpy().astype(np.int64))
-        for ids in (table["src_ids"], table["tgt_ids"])
-    )
+    src, tgt = (table[side].cast(ID_ROWS).combine_chunks() for side in ("src_ids", "tgt_ids"))
     return src, tgt
 
 
@@ -283,20 +280,11 @@ def _take_part(setting: str, part: str, names: Collection[str], read: Callable[[
     return datasets.concatenate_datasets(pieces)
 
 
-def _pair_hashes(pairs: Dataset, config: DataConfig) -> filters.PairHashes:
-    """Hash a split, once: the result is kept on disk, because a million pairs take seconds."""
-    path = _cache_path(config.cache_dir, ".npy", _READER_VERSION, "blake2b", pairs._fingerprint)
-    if not path.is_file():
-        with atomic_open(path) as file:
-            np.save(file, np.stack(filters.hash_pairs(pairs.data)))
-    return filters.PairHashes(*np.load(path))
-
-
 def _drop_faulty_pairs(train: Dataset, others: dict[str, Dataset], config: DataConfig) -> Dataset:
-    hashes = {split: _pair_hashes(pairs, config) for split, pairs in others.items()}
+    hashes = {split: filters.hash_pairs(pairs.data) for split, pairs in others.items()}
     tests = {split: other for split, other in hashes.items() if split != "valid"}
     filters.log_kept_faults(filters.source_overlaps(hashes["valid"], tests), "validation")
-    own, empty = _pair_hashes(train, config), filters.empty_sides(train.data)
+    own, empty = filters.hash_pairs(train.data), filters.empty_sides(train.data)
     faults = {"one side is empty": empty}
     repeated = filters.source_overlaps(own, hashes) | {"the same as an earlier pair": filters.duplicate_pairs(own)}
     purpose = "first training" if config.streaming else "training"

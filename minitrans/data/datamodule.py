@@ -8,7 +8,7 @@ from datasets import DatasetDict
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
-from minitrans.data.batching import Batch, batches_of_rank, collate_rows, plan_batches
+from minitrans.data.batching import Batch, batches_of_rank, collate_rows, plan_batches, row_lengths
 from minitrans.data.corpus import filter_by_length, find_pair_numbers, load_corpus, read_id_rows, tokenize_corpus
 from minitrans.data.loader import EpochLoader
 from minitrans.data.noise import Noise
@@ -59,7 +59,7 @@ class TranslationDataModule(LightningDataModule):
     def val_dataloader(self) -> DataLoader[Batch]:
         """Return a loader of this process's `Batch`es, the same in every epoch."""
         src, tgt = self._valid
-        plan = plan_batches(src.lengths + 1, tgt.lengths + 1, self.config.batch_tokens, None)
+        plan = plan_batches(row_lengths(src) + 1, row_lengths(tgt) + 1, self.config.batch_tokens, None)
         special_ids = self.tokenizer.pad_bos_eos_ids
         batches = [collate_rows(src.take(rows), tgt.take(rows), *special_ids) for rows in batches_of_rank(plan)]
         # A generator of its own: a loader draws a number whenever it is started, and a resumed run does so once more.

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitrans.data.batching import Batch, IdRows, batches_of_rank, collate_rows, plan_batches, swap_sides
+from minitrans.data.batching import Batch, IdRows, batches_of_rank, collate_rows, plan_batches, row_lengths, swap_sides
 from minitrans.data.distributed import n_processes
 from minitrans.data.noise import Noise, draw_bits
 from minitrans.errors import UserError
@@ -72,7 +72,7 @@ class ResumableLoader(ABC):
         number, position = self._place["buffer"], self._place["position"]
         for buffer in self.buffers_from(self._place):
             rng = np.random.default_rng([self._seed, number])
-            plan = plan_batches(buffer.src.lengths + 1, buffer.tgt.lengths + 1, self._batch_tokens, rng)
+            plan = plan_batches(row_lengths(buffer.src) + 1, row_lengths(buffer.tgt) + 1, self._batch_tokens, rng)
             batches = batches_of_rank(plan)
             if position and position >= len(batches):
                 raise UserError(
@@ -122,7 +122,7 @@ class EpochLoader(ResumableLoader):
     ) -> None:
         super().__init__(special_ids, batch_tokens, seed, noise, reversed_epochs)
         self._sides = src, tgt
-        self._n_batches = len(plan_batches(src.lengths + 1, tgt.lengths + 1, batch_tokens, None))
+        self._n_batches = len(plan_batches(row_lengths(src) + 1, row_lengths(tgt) + 1, batch_tokens, None))
 
     def __len__(self) -> int:
         """Number of batches that each process takes in an epoch, the same in all of them."""

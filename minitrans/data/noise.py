@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from minitrans.data.batching import IdRows, IntArray
+from minitrans.data.batching import IdRows, IntArray, id_rows
 from minitrans.text.lines import base_language
 from minitrans.text.reading import QUESTION_MARKS, STOPS, lower, neighbouring_keys, strip_end_marks
 from minitrans.text.tokenizer import Tokenizer
@@ -117,15 +118,14 @@ class Noise:
         chosen = np.flatnonzero(drawn / 2.0**64 < self._bounds[-1])
         if not chosen.size:
             return src, tgt
-        clean = (self._tokenizer.decode_batch(rows.to_lists(chosen)) for rows in (src, tgt))
+        clean = (self._tokenizer.decode_batch(rows.take(chosen).to_pylist()) for rows in (src, tgt))
         changed = map(self._add_noise, *clean, drawn[chosen].tolist())
         noisy = [[*map(self._tokenizer.encode, side)] for side in zip(*changed, strict=True)]  # too few for threads
         fits = [all(0 < len(side) <= self._longest for side in pair) for pair in zip(*noisy, strict=True)]
         place = np.arange(len(numbers))  # among the rows as they are and, behind them, the changed ones
         place[chosen[fits]] = len(numbers) + np.flatnonzero(fits)
         noisy_src, noisy_tgt = (
-            IdRows.concat_rows([rows, IdRows.from_lists(more)]).take(place)
-            for rows, more in zip((src, tgt), noisy, strict=True)
+            pa.concat_arrays([rows, id_rows(more)]).take(place) for rows, more in zip((src, tgt), noisy, strict=True)
         )
         return noisy_src, noisy_tgt
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 
-from minitrans.data.batching import IdRows
+from minitrans.data.batching import IdRows, id_rows, row_lengths
 from minitrans.data.distributed import all_gather, slice_of_rank
 from minitrans.data.filters import duplicate_pairs, empty_sides, hash_pairs, length_faults, mark_kept, source_overlaps
 from minitrans.data.loader import Buffer, ResumableLoader
@@ -82,8 +82,8 @@ class StreamLoader(ResumableLoader):
                 after = self._split.row_stream.state_dict()
                 src, tgt = self._tokenize_usable_pairs(pairs, very_first, again)
                 begin = {"pairs": before, "epoch": epoch, "first": first}
-                any_pair |= len(src.lengths) > 0
-                end = begin | {"pairs": after, "first": first + len(src.lengths)}
+                any_pair |= len(src) > 0
+                end = begin | {"pairs": after, "first": first + len(src)}
                 yield Buffer(src, tgt, epoch, first, begin, end)
                 before, first, very_first, again = after, end["first"], False, False
             if from_beginning and not any_pair:
@@ -103,7 +103,7 @@ class StreamLoader(ResumableLoader):
             sources += read[0]
             targets += read[1]
         src, tgt = (self._encode_and_gather(lines) for lines in (sources, targets))
-        unfit = length_faults(src.lengths + 1, tgt.lengths + 1, self._max_len, self._config)
+        unfit = length_faults(row_lengths(src) + 1, row_lengths(tgt) + 1, self._max_len, self._config)
         fit = mark_kept(unfit, "first training") if log_left_out else ~np.any(list(unfit.values()), axis=0)
         kept = np.flatnonzero(fit)
         self.words = add_word_counts(self.words, () if counted else (sources[i] for i in kept))
@@ -111,8 +111,8 @@ class StreamLoader(ResumableLoader):
 
     def _encode_and_gather(self, lines: list[str]) -> IdRows:
         own = lines[slice_of_rank(len(lines))]  # few at a time become lists, which take four times the memory
-        rows = [IdRows.from_lists(self._tokenizer.encode_batch(own[i : i + CHUNK])) for i in range(0, len(own), CHUNK)]
-        return IdRows.concat_rows([*chain.from_iterable(all_gather(rows))])
+        rows = [id_rows(self._tokenizer.encode_batch(own[i : i + CHUNK])) for i in range(0, len(own), CHUNK)]
+        return pa.concat_arrays([id_rows([]), *chain.from_iterable(all_gather(rows))])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place, and `words`."""

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import torch
 from torch import distributed
 
-from minitrans.data.batching import IdRows, collate_rows, plan_batches
+from minitrans.data.batching import collate_rows, id_rows, plan_batches, row_lengths
 from minitrans.data.corpus import load_corpus
 from minitrans.errors import UserError
 from minitrans.files import write_file
@@ -150,10 +150,10 @@ def pair_log_probs(translator: Translator, sources: Sequence[str], targets: Sequ
     model, tokenizer = translator.bundle.model, translator.bundle.tokenizer
     longest = model.config.max_len - 1
     sides = tokenizer.reader.preprocess_pairs(sources, targets)
-    src, tgt = (IdRows.from_lists([ids[:longest] for ids in tokenizer.encode_batch(lines)]) for lines in sides)
+    src, tgt = (id_rows([ids[:longest] for ids in tokenizer.encode_batch(lines)]) for lines in sides)
     totals = np.zeros(len(sources))
     quick = precision_and_reason("auto", "cpu")[0] == "bf16"
-    for rows in plan_batches(src.lengths + 1, tgt.lengths + 1, SCORING_TOKENS, None):
+    for rows in plan_batches(row_lengths(src) + 1, row_lengths(tgt) + 1, SCORING_TOKENS, None):
         batch = collate_rows(src.take(rows), tgt.take(rows), *tokenizer.pad_bos_eos_ids)
         with torch.autocast("cpu", torch.bfloat16, enabled=quick):
             log_p = token_log_probs(model(batch.src_ids, batch.tgt_in), batch.tgt_out)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from minitrans.cachecheck.protocol import ModelAndTokens
-from minitrans.data.batching import IdRows, collate
+from minitrans.data.batching import collate, id_rows, to_padded_tensor
 from minitrans.model.cache import DecoderCache
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.tokenizer import Tokenizer
@@ -177,7 +177,7 @@ def model_and_id_pairs(
         tgt_in=batch.tgt_in,
         tgt_out=batch.tgt_out,
         decode_batches=[
-            IdRows.from_lists(rows).to_padded_tensor(config.pad_id, eos_id=config.eos_id) for rows in decode_batches
+            to_padded_tensor(id_rows(rows), config.pad_id, eos_id=config.eos_id) for rows in decode_batches
         ],
         known_pairs=[],
         piece=str,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.data import batching, loader
-from minitrans.data.batching import Batch, IdRows, collate, collate_rows, plan_batches
+from minitrans.data.batching import Batch, collate, collate_rows, id_rows, plan_batches
 from minitrans.data.loader import EpochLoader
 from minitrans.errors import UserError
 
@@ -19,7 +19,7 @@ TGT_LENGTHS = np.maximum(1, SRC_LENGTHS + np.random.default_rng(1).integers(-9, 
 
 
 def make_loader(seed: int = 3, batch_tokens: int = 300) -> EpochLoader:
-    src, tgt = (IdRows(np.repeat(np.arange(500), lengths), lengths) for lengths in (SRC_LENGTHS, TGT_LENGTHS))
+    src, tgt = (id_rows([[i] * n for i, n in enumerate(lengths)]) for lengths in (SRC_LENGTHS, TGT_LENGTHS))
     return EpochLoader(src, tgt, (PAD, 501, 502), batch_tokens, seed)
 
 
@@ -118,7 +118,7 @@ def test_a_batch_has_the_special_ids_and_is_padded_to_its_longest_rows() -> None
     rng = np.random.default_rng(0)
     src, tgt = ([rng.integers(4, 99, n).tolist() for n in (0, *rng.integers(0, 9, 49))] for _ in range(2))
     for numbers in ([0], [49, 0, 7, 7], list(range(50))):
-        batch = collate_rows(IdRows.from_lists(src).take(numbers), IdRows.from_lists(tgt).take(numbers), 3, 1, 2)
+        batch = collate_rows(id_rows(src).take(numbers), id_rows(tgt).take(numbers), 3, 1, 2)
         same = collate([src[n] for n in numbers], [tgt[n] for n in numbers], pad_id=3, bos_id=1, eos_id=2)
         lists = [[*src[n], 2] for n in numbers], [[1, *tgt[n]] for n in numbers], [[*tgt[n], 2] for n in numbers]
         for tensor, other, rows in zip(batch, same, lists, strict=True):

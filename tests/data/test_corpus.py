@@ -16,6 +16,7 @@ from datasets import DatasetDict
 
 from minitrans.data import corpus as corpus_module
 from minitrans.data import readers
+from minitrans.data.batching import ID_ROWS
 from minitrans.data.corpus import load_corpus, read_id_rows, tokenize_corpus, train_tokenizer
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
@@ -356,9 +357,7 @@ def test_tokenized_columns(corpus: DatasetDict, tokenizer: Tokenizer, capfd: pyt
     valid = tokenized["valid"]
     for pairs in (valid, valid.select([3, 0]), valid.select(range(1, 3))):
         for side, rows in zip(pairs.column_names, read_id_rows(pairs), strict=True):
-            assert rows.lengths.tolist() == [len(row) for row in pairs[side]]
-            assert rows.ids.tolist() == [i for row in pairs[side] for i in row]
-            assert (str(rows.ids.dtype), str(rows.lengths.dtype)) == ("int32", "int64")
+            assert (rows.to_pylist(), rows.type) == (pairs[side][:], ID_ROWS)
     assert capfd.readouterr() == ("", "")  # no progress bar off the terminal
 
 
@@ -379,7 +378,7 @@ def test_everything_is_made_once_for_the_same_text(
     tokenize_corpus(corpus, tokenizer)
     tokenizer.save(tmp_path / "tokenizer.model")
     before = made()
-    assert len(before) == 3 * 3  # the text, the hashes and the ids of each split
+    assert len(before) == 3 * 2  # the text and the ids of each split
     program = (
         "from minitrans.data.corpus import *\n"
         "tokenize_corpus(load_corpus(DataConfig('corpus', 'en', 'zh')), Tokenizer.load('tokenizer.model'))"
@@ -394,15 +393,15 @@ def test_everything_is_made_once_for_the_same_text(
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     tokenized = tokenize_corpus(load_corpus(data_config(tmp_path / "corpus")), tokenizer)
     assert tokenized["valid"][-1]["src_ids"] == tokenizer.encode("b d a c")
-    assert len(made()) == len(before) + 3
+    assert len(made()) == len(before) + 2
 
     with monkeypatch.context() as patch:
         patch.setattr("minitrans.data.corpus._reader_code", lambda: b"edited")
         tokenize_corpus(corpus, tokenizer)
-    assert len(made()) == len(before) + 3 + 3
+    assert len(made()) == len(before) + 2 + 3
     other = Tokenizer.train(["c a b", "b a d"], TokenizerConfig(vocab_size=266))
     assert tokenize_corpus(corpus, other)["train"][0]["src_ids"] == other.encode("a b c")
-    assert len(made()) == len(before) + 3 + 3 + 3
+    assert len(made()) == len(before) + 2 + 3 + 3
     assert made().items() >= before.items()
 
 
@@ -413,7 +412,7 @@ def test_the_cache_is_where_it_should_be(corpus: DatasetDict, tmp_path: Path, mo
     corpus = load_corpus(data_config(tmp_path / "corpus", cache_dir=mine))
     tokenize_corpus(corpus, train_tokenizer(corpus["train"], TokenizerConfig(268), mine), cache_dir=mine)
     suffixes = sorted(path.suffix for path in (tmp_path / "mine" / "minitrans").iterdir())
-    assert suffixes == [".arrow"] * 6 + [".model"] + [".npy"] * 3
+    assert suffixes == [".arrow"] * 6 + [".model"]
     assert set((tmp_path / "hf_cache" / "minitrans").iterdir()) == usual
     write_pairs(tmp_path / "corpus", "parquet", {"more": VALID})
     (tmp_path / "file").touch()
@@ -440,8 +439,7 @@ def test_many_pairs_are_tokenized_by_several_processes(
     for _ in range(2):
         for split, pairs in tokenize_corpus(corpus, tokenizer).items():
             assert pairs[:] == expected[split][:]
-            (_, tgt), (_, same) = read_id_rows(pairs), read_id_rows(expected[split])
-            assert (tgt.ids.tolist(), tgt.lengths.tolist()) == (same.ids.tolist(), same.lengths.tolist())
+            assert read_id_rows(pairs) == read_id_rows(expected[split])
 
 
 MEMORY_PROGRAM = """

@@ -12,7 +12,7 @@ import pytest
 from corpora import Pairs, batch_source_ids, data_config, write_pairs
 from test_batching import patch_rank
 
-from minitrans.data.batching import IdRows
+from minitrans.data.batching import id_rows
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.data.noise import EMOJI, NOISES, Noise
 from minitrans.text.reading import PLACEHOLDERS, neighbouring_keys
@@ -52,9 +52,9 @@ def two_epochs(batches: Iterable[tuple[int, IdPairs]]) -> list[IdPairs]:
 
 
 def add_noise(tokenizer: Tokenizer, pairs: Pairs, shares: dict[str, float], max_len: int = 500) -> Pairs:
-    src, tgt = (IdRows.from_lists(tokenizer.encode_batch(side)) for side in zip(*pairs, strict=True))
-    changed = Noise(shares, tokenizer, "zh-CN", max_len, 5)(src, tgt, 2, every := np.arange(len(pairs)))
-    return [*zip(*(tokenizer.decode_batch(side.to_lists(every)) for side in changed), strict=True)]
+    src, tgt = (id_rows(tokenizer.encode_batch(side)) for side in zip(*pairs, strict=True))
+    changed = Noise(shares, tokenizer, "zh-CN", max_len, 5)(src, tgt, 2, np.arange(len(pairs)))
+    return [*zip(*(tokenizer.decode_batch(side.to_pylist()) for side in changed), strict=True)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from minitrans.cachecheck import cache_checks
 from minitrans.cachecheck.check import MeasureFn, deviation, new_check_group, worst
 from minitrans.cachecheck.protocol import N_BEAMS
-from minitrans.data.batching import IdRows, collate
+from minitrans.data.batching import collate, id_rows, to_padded_tensor
 from minitrans.model.decoding import (
     CachedStepper,
     UncachedStepper,
@@ -162,7 +162,7 @@ def greedy_follows_full_pass(subject: ModelAndPairs) -> float:
     for src_ids in subject.decode_batches:
         cached = [hypothesis.ids for hypothesis in greedy_decode(CachedStepper(model), src_ids)]
         uncached = [hypothesis.ids for hypothesis in greedy_decode(UncachedStepper(model), src_ids)]
-        tgt_in = IdRows.from_lists(cached).to_padded_tensor(config.pad_id, bos_id=config.bos_id)
+        tgt_in = to_padded_tensor(id_rows(cached), config.pad_id, bos_id=config.bos_id)
         logits = model(src_ids, tgt_in[:, : config.max_len])
         chosen = torch.stack([greedy_token_ids(logits[:, t], config) for t in range(logits.size(1))], dim=1).tolist()
         for b, ids in enumerate(cached):

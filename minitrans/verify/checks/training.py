@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from minitrans.cachecheck.check import deviation, new_check_group, worst
-from minitrans.data.batching import IdRows
+from minitrans.data.batching import id_rows
 from minitrans.data.loader import EpochLoader
 from minitrans.model.decoding import token_log_probs
 from minitrans.model.loss import CHUNK_ROWS, batch_loss, label_smoothed_cross_entropy, linear_cross_entropy
@@ -78,7 +78,7 @@ def loss_deviation(subject: ModelAndPairs, loss_of: Callable[[Tensor, Tensor, Te
 def resuming_keeps_batches(subject: ModelAndPairs) -> float:
     """A run that is interrupted and resumed sees the batches of an unbroken one: none is replayed, none skipped."""
     rng = np.random.default_rng(0)
-    src, tgt = (IdRows(np.repeat(np.arange(100), lengths), lengths) for lengths in rng.integers(1, 20, (2, 100)))
+    src, tgt = (id_rows([[i] * n for i, n in enumerate(lengths)]) for lengths in rng.integers(1, 20, (2, 100)).tolist())
 
     def loader() -> EpochLoader:
         return EpochLoader(src, tgt, special_ids=(100, 101, 102), batch_tokens=80, seed=0)
