@@ -34,6 +34,6 @@ def open_page_and_record_events() -> Iterator[tuple["Page", list[str], list[str]
 
 def visit(page: "Page", address: str, width: int, dark: bool = False) -> None:
     """Open an address in a window so wide."""
-    page.set_viewport_size({"width": width, "height": 900})
+    page.set_viewport_size({"width": width, "height": 844})
     page.emulate_media(color_scheme="dark" if dark else "light")
     page.goto(address)

@@ -63,23 +63,25 @@ def verify_command(args: Namespace) -> int:
         make_folder(path.parent, "name another folder")  # now, and not after minutes of measuring
     measure: Callable[..., tuple[Report, Any]] = check_hugging_face_model if args.model else check_minitrans_model
     report, subject = measure(args, Console(stderr=True))
-    with contextlib.suppress(OSError):  # when whoever read them has gone: the verdict stands
+    # Where whoever read it has gone, Rich raises SystemExit, others an OSError; the verdict stands.
+    with contextlib.suppress(OSError):
         if is_issue:
             from minitrans.verify.issue import issue_markdown
 
             write_file(path, issue_markdown(report, subject, args.model))
         elif args.report:
             write_file(path, page_html(report, subject.name if args.model else subject))
-        if args.report:
-            print(f"{'issue' if is_issue else 'page'}: {path}", file=sys.stderr)
-        if not args.model:
-            print(f"computed: {describe_backends()}", file=sys.stderr)
     console = Console(width=None if sys.stdout.isatty() else 160)
-    with contextlib.suppress(SystemExit):  # Rich's, when whoever read our output has gone: the verdict stands
+    with contextlib.suppress(SystemExit):
         if args.json:
             console.out(as_json(report), highlight=False)
         else:
             print_report(report, console)
+    with contextlib.suppress(OSError):  # last, where they are seen
+        if args.report:
+            print(f"{'issue' if is_issue else 'page'}: {path}", file=sys.stderr)
+        if not args.model:
+            print(f"computed: {describe_backends()}", file=sys.stderr)
     return 0 if report.passed else 1
 
 

@@ -98,7 +98,7 @@ class Tokenizer:
                 raise RuntimeError("it is empty")
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
             ids = range(self._processor.vocab_size())
-            self.pieces: list[str] = [self._processor.id_to_piece(i) for i in ids]  # raises where one is no UTF-8
+            self.pieces: list[str] = [self._processor.id_to_piece(i) for i in ids]  # raises where one is not UTF-8
         except (RuntimeError, UnicodeDecodeError) as error:
             raise UserError("not a SentencePiece model; train the tokenizer again or copy the file again") from error
         self.digest: str = hashlib.sha256(proto).hexdigest()
@@ -198,7 +198,7 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """Return the clean line that ids from 0 to `vocab_size` - 1 spell.
 
-        Special ids are skipped; bytes that are no UTF-8 give U+FFFD.
+        Special ids are skipped; bytes that are not valid UTF-8 become U+FFFD.
         """
         silent = {*self.pad_bos_eos_ids, self.unk_id}
         return clean(self._processor.decode([i for i in ids if i not in silent]))

@@ -143,7 +143,8 @@ def test_what_it_says_of_itself_is_so(client: TestClient) -> None:
             for name in body.get("schema", {"required": ()})["required"]:
                 left = {each: params[each] for each in params if each != name}
                 answer = client.request(method, path, **request_arguments(kind, left))
-                assert answer.json() == {"error": f"Invalid request: missing {name} parameter"}
+                missing = 400, {"error": f"Invalid request: missing {name} parameter"}
+                assert (answer.status_code, answer.json()) == missing
 
 
 @pytest.mark.parametrize("code", ["zh", "ZH", "zh-CN", "zh_CN", "zh-Hans", "zh-Hans-CN"])
@@ -404,7 +405,10 @@ def test_the_page_by_keyboard_alone(server: ServerProcess, translator: Translato
         for width, dark in ((1200, False), (390, False), (320, True)):
             visit(page, address, width, dark)
             page.wait_for_function("() => document.activeElement.id === 'text'")
-            page.click("#examples button")
+            page.focus("#examples button")
+            page.keyboard.press("Enter")
+            assert page.get_by_label("Text").get_attribute("id") == "text"
+            assert page.get_by_label("Translation").get_attribute("aria-live") == "polite"
             page.wait_for_function(f"() => {value} !== '' && text.value === 'Good morning. How are you?'")
             page.wait_for_function("() => figures.firstChild !== null")
             page.evaluate("document.getElementById('text').select()")
