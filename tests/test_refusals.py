@@ -175,9 +175,14 @@ BAD_FLAGS = [
     (f"--trainer.max_steps {'9' * 20}", f"trainer.max_steps is {'9' * 20}; it must fit into 32 bits"),
     ("--trainer.max_steps 0", "neither trainer.max_steps nor trainer.max_epochs says how long to train; set one"),
     ("--trainer.max_steps -1", "neither trainer.max_steps nor trainer.max_epochs says how long to train; set one"),
-    ("--trainer.limit_val_batches 0", "trainer.limit_val_batches is 0; it must be a share up to 1 or a whole number"),
-    ("--trainer.val_check_interval 1.5", "trainer.val_check_interval is 1.5; it must be a share up to 1 or a"),
-    ("--trainer.val_check_interval .inf", "trainer.val_check_interval is inf; it must be a share up to 1 or"),
+    *(
+        (
+            f"--trainer.{name} {value}",
+            f"trainer.{name} is {value.strip('.')}; it must be a share up to 1 or a whole number, above 0",
+        )
+        for name in ("limit_val_batches", "val_check_interval")
+        for value in ("0", "1.5", ".inf", ".nan")
+    ),
     ("--trainer.accumulate_grad_batches 0", "--trainer.accumulate_grad_batches is 0; it must be a whole number from 1"),
     ("--trainer.gradient_clip_val 0", "--trainer.gradient_clip_val is 0; it must be a finite number above 0 or null"),
     ("--tokenizer.vocab_size 100", "tokenizer.vocab_size is 100; it must be at least 262 (4 special ids, 256 bytes"),

@@ -64,7 +64,7 @@ def verify_command(args: Namespace) -> int:
     measure: Callable[..., tuple[Report, Any]] = check_hugging_face_model if args.model else check_minitrans_model
     report, subject = measure(args, Console(stderr=True))
     # Where whoever read it has gone, Rich raises SystemExit, others an OSError; the verdict stands.
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(BrokenPipeError):
         if is_issue:
             from minitrans.verify.issue import issue_markdown
 

@@ -72,7 +72,7 @@ class Batch(NamedTuple):
 
 
 def id_rows(rows: Sequence[Sequence[int]]) -> IdRows:
-    """Make them of a list of lists."""
+    """Make rows of ids, int32, of a list of lists."""
     return pa.array(rows, ID_ROWS)
 
 

@@ -12,8 +12,6 @@ import pytest
 from command_helpers import STREAM_FLAGS, wait_for_group_exit
 from train_helpers import assert_same_run, finish_process, run_flags, spawn, wait_for_checkpoint
 
-CAN_MAKE_NETWORKS = os.system(f"(ip netns add mt{os.getpid()} && ip netns del mt{os.getpid()}) 2> /dev/null") == 0
-needs_namespaces = pytest.mark.skipif(not CAN_MAKE_NETWORKS, reason="it takes iproute2 and the right to make networks")
 # The machines and their network cards.
 CARD_BY_MACHINE = {f"minitrans-{os.getpid()}-{rank}": f"mt{os.getpid()}-{rank}" for rank in "01"}
 TWO_MACHINE_FLAGS = "--trainer.accelerator cpu --trainer.devices 2 --trainer.num_nodes 2 --trainer.strategy ddp"
@@ -26,6 +24,8 @@ def run_ip_command(*command: str) -> None:
 @pytest.fixture
 def cable() -> Iterator[str]:
     """Its end at the first machine; both machines go in the end, and it with them."""
+    if os.system(f"(ip netns add mt{os.getpid()} && ip netns del mt{os.getpid()}) 2> /dev/null"):
+        pytest.skip("it takes iproute2 and the right to make networks")
     try:
         for machine in CARD_BY_MACHINE:
             run_ip_command("netns", "add", machine)
@@ -53,7 +53,6 @@ def start_trainings(corpus: Path, run_dir: Path, *flags: str) -> "list[Popen[str
     ]
 
 
-@needs_namespaces
 @pytest.mark.slow
 def test_a_cut_cable_and_a_machine_that_dies(cable: str, corpus: Path, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
