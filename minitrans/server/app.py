@@ -132,8 +132,8 @@ class Api:
         # Each line, or each text in HTML, is translated by itself: they have odd indices; what is between them stays.
         split = [split_html(text) if form == "html" else ["", *re.split("(\n)", text), ""] for text in texts]
         lines = [line for pieces in split for line in pieces[1::2]]
-        detected = self._detected_languages("\n".join(lines))[0]
-        translator = self._find_translator(detected["language"] if source == "auto" else source, target)
+        detected = self._detected_languages("\n".join(lines))[:1] if source == "auto" else []
+        translator = self._find_translator(detected[0]["language"] if detected else source, target)
         unsure = params.get("unsure")  # for our page: LibreTranslate has no such thing
         doubting = bool(unsure) and str(unsure).lower() not in ("0", "false")
         work: BatchFunction = translator.translations if doubting else translator.translate
@@ -148,8 +148,8 @@ class Api:
                 mine = [each.text for each in mine]
             pieces[1::2] = (escape(each, quote=False) for each in mine) if form == "html" else mine
             answer["translatedText"].append("".join(pieces))
-        if source == "auto":
-            answer["detectedLanguage"] = [detected] * len(texts)
+        if detected:
+            answer["detectedLanguage"] = detected * len(texts)
         return JSONResponse(answer if isinstance(q, list) else {name: of_text for name, (of_text,) in answer.items()})
 
     async def _detect(self, request: Request) -> Response:

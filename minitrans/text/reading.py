@@ -8,6 +8,7 @@ import re
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain, groupby, takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -440,6 +441,7 @@ def strip_end_marks(text: str, marks: str) -> str:
     return re.sub("[¿¡](?=[^?!]*$)", "", stripped) if re.search("[?!]", text[len(stripped) :]) else stripped
 
 
+@lru_cache
 def neighbouring_keys(letter: str) -> str:
     """The keys around that of a small letter."""
     places = {key: (i, row) for i, keys in enumerate(KEYBOARD_ROWS) for row, key in enumerate(keys)}

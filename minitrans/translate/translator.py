@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -16,13 +16,14 @@ from torch.nn.utils.rnn import pad_sequence
 from minitrans.model.decoding import CachedStepper, Hypothesis, Stepper, UncachedStepper, beam_search, greedy_decode
 from minitrans.model.sampling import sample
 from minitrans.model.transformer import Transformer
-from minitrans.text.reading import KeptParts, clean, lower, split_lowercase_words
+from minitrans.text.reading import KeptParts, Reader, clean, lower, split_lowercase_words
 from minitrans.translate.backend import CompiledMode, make_stepper
 from minitrans.translate.bundle import Bundle, load_bundle
 
 # What may be another word without its apostrophe: shed, hens; but not hes.
 _AMBIGUOUS = re.compile(r"he'll|(?:she|we)'(?:ll|d)|(?!(?:s?he|that|wh\w+|how|t?here|let)'s).*'s")
 MIN_ROWS_PER_THREAD_BATCH = 8  # of a batch, about, when batches are made smaller so that there are more of them
+MAX_REMEMBERED_SENTENCES = 256  # as they were encoded: a server asks how long they are before it has them translated
 
 logger = logging.getLogger("minitrans")
 Output = TypeVar("Output")
@@ -101,6 +102,7 @@ class Translator:
         self.bundle, self._stepper = bundle, make_stepper(bundle.model, compiled)
         self.compiled = not isinstance(self._stepper, CachedStepper)
         self._reader = bundle.tokenizer.make_reader(bundle.source_words)
+        self._encode = lru_cache(MAX_REMEMBERED_SENTENCES)(partial(_encode_sentence, self._reader, bundle))
         self.split_sentences = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -247,8 +249,7 @@ class Translator:
 
     def longest_sentence_length(self, line: str) -> int:
         """How many pieces the longest sentence of a line has; the model reads `max_len` - 1."""
-        sentences = map(self._reader.preprocess, self.to_sentences(line))
-        return max(len(self.bundle.tokenizer.encode(text)) for text, _ in sentences)
+        return max(n_pieces for n_pieces, _ in map(self._encode, self.to_sentences(line)))
 
     def _decode_lines(
         self, sources: Sequence[Sequence[EncodedSource]], target_ids: Sequence[Sequence[list[int]]]
@@ -334,18 +335,16 @@ class Translator:
         return ids.to(self.bundle.model.positions.device)
 
     def _encode_sources(self, lines: Sequence[str], first_line: int) -> list[list[EncodedSource]]:
-        """The sentences of each line as the model is to see them, never more of one than it can take."""
+        """The sentences of each line as the model is to see them."""
         if isinstance(lines, str) or not isinstance(lines, Sized):  # its letters; or what can be read only once
             raise TypeError(f"lines is a {type(lines).__name__}; give a list of texts: [text], or list(lines)")
-        tokenizer, longest = self.bundle.tokenizer, self.bundle.model.config.max_len - 1
+        longest = self.bundle.model.config.max_len - 1
         sources: list[list[EncodedSource]] = [[] for _ in lines]
         for number, line in enumerate(lines, first_line):
-            for text, kept in map(self._reader.preprocess, self.to_sentences(line)):
-                ids = tokenizer.encode(text)
-                if len(ids) > longest:
-                    logger.warning("line %d is cut: it has %d tokens, the model takes %d", number, len(ids), longest)
-                ids = [*ids[:longest], tokenizer.eos_id] if ids else []
-                sources[number - first_line].append((ids, kept))
+            for n_pieces, source in map(self._encode, self.to_sentences(line)):
+                if n_pieces > longest:
+                    logger.warning("line %d is cut: it has %d tokens, the model takes %d", number, n_pieces, longest)
+                sources[number - first_line].append(source)
         return sources
 
     @staticmethod
@@ -359,6 +358,14 @@ class Translator:
             rows.append(i)
         if rows:
             yield rows
+
+
+def _encode_sentence(reader: Reader, bundle: Bundle, sentence: str) -> tuple[int, EncodedSource]:
+    """How many pieces a sentence has, and what the model is to see of it, never more than it can take."""
+    text, kept = reader.preprocess(sentence)
+    ids = bundle.tokenizer.encode(text)
+    cut = [*ids[: bundle.model.config.max_len - 1], bundle.tokenizer.eos_id]
+    return len(ids), (cut if ids else [], kept)
 
 
 def has_changed_numbers(line: str, translation: str) -> bool:

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 from bench_serve import ServerProcess, filter_wrong_replies, main, run_clients, running_server, table_row
@@ -28,6 +28,7 @@ from starlette.testclient import TestClient
 from minitrans.cli.serve import open_socket
 from minitrans.errors import UserError
 from minitrans.server.app import Api
+from minitrans.text.reading import Reader
 from minitrans.translate.translator import Translator
 
 EN_ZH_PARAMETERS = {"source": "en", "target": "zh"}
@@ -218,6 +219,12 @@ def test_no_body_is_too_odd(client: TestClient, body: bytes) -> None:
         answer = client.post("/translate", content=body, headers={"Content-Type": kind})
         assert answer.status_code == 400
         assert [*answer.json()] == ["error"]
+
+
+def test_a_sentence_is_read_once(client: TestClient) -> None:
+    with patch.object(Reader, "preprocess", autospec=True, side_effect=Reader.preprocess) as preprocess:
+        client.post("/translate", json={"q": "The cat.\nA dog sees a cat.", **EN_ZH_PARAMETERS, "unsure": True})
+    assert [call.args[1] for call in preprocess.call_args_list] == ["The cat.", "A dog sees a cat."]
 
 
 def test_limits(client: TestClient, translator: Translator) -> None:
