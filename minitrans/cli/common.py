@@ -93,7 +93,7 @@ def load_translator(run: str, args: Namespace) -> "Translator":
 
     try:
         translator = Translator.load(run, args.device, getattr(torch, args.precision), compiled=args.compiled)
-    except (RuntimeError, AssertionError) as error:  # what torch raises for a device that is not there
+    except (RuntimeError, AssertionError, TypeError) as error:  # of a device that is not there, or has no float64
         raise UserError(f"--device {args.device}: {str(error).splitlines()[0]}") from error
     translator.split_sentences = args.split_sentences
     return translator

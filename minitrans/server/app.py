@@ -144,7 +144,7 @@ class Api:
             mine = [*islice(translations, len(pieces) // 2)]
             if doubting:
                 answer["unsure"].append(any(each.unsure for each in mine))
-                answer["unknown"].append([word for each in mine for word in each.unknown_words])
+                answer["unknown"].append([*dict.fromkeys(word for each in mine for word in each.unknown_words)])
                 mine = [each.text for each in mine]
             pieces[1::2] = (escape(each, quote=False) for each in mine) if form == "html" else mine
             answer["translatedText"].append("".join(pieces))

@@ -63,9 +63,11 @@ PLAIN_MARKS_TABLE = str.maketrans(
     }
 )
 # What stands before and after a sentence without being part of it: list marks, emoji, dots, quotation marks.
-_EMOJI = "[\u200d\u20e3\u2190-\u2bff\u3030\u303d\ufe0e\ufe0f\U0001f000-\U0001fbff\U000e0020-\U000e007f]+"
-_LEADING_BULLET_OR_EMOJI = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•*·>]+) +|{_EMOJI} *)?")
-_TRAILING_EMOJI_OR_DOTS = re.compile(rf"(?:{_EMOJI} *|[()]-?[:;] +|(?:\.{{2,}}|…)+ *)?")  # of a line read backwards
+_EMOJI = "[\u200d\u203c\u2049\u20e3\u2190-\u2bff\u3030\u303d\ufe0e\ufe0f\U0001f000-\U0001fbff\U000e0020-\U000e007f]"
+_LEADING_BULLET_OR_EMOJI = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•*·>]+) +|(?:[0-9#*]\ufe0f?\u20e3|{_EMOJI})+ *)?")
+_TRAILING_EMOJI_OR_DOTS = re.compile(  # of a line read backwards
+    rf"(?:(?:\u20e3\ufe0f?[0-9#*]|{_EMOJI})+ *|[()]-?[:;] +|(?:\.{{2,}}|…)+ *)?"
+)
 # Where a sentence ends: not after Mr., a.m. or J., nor in no. 5; `Reader` says after which numbers.
 _NOT_AFTER_ABBREVIATION = "".join(
     rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "prof", "st", "nr", "ca", "vs", "etc")
@@ -148,7 +150,7 @@ class _WordSplitTable(dict[int, str]):
         name, category = unicodedata.name(character, ""), unicodedata.category(character)
         if character in "'\u2019\u02bc":
             part = "'"
-        elif category == "Cf" or name.startswith("VARIATION SELECTOR"):  # joiners, soft hyphens: they are not seen
+        elif category in ("Cf", "Me") or name.startswith("VARIATION SELECTOR"):  # joiners, hyphens, keycaps
             part = ""
         elif category[0] not in "LMN":
             part = " "

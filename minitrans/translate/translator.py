@@ -327,7 +327,7 @@ class Translator:
         values = kept.placeholder_values
         pieces = ([tokenizer.piece(id_) for id_ in side] for side in (source, target))
         read, written = ([values.get(piece, piece) for piece in side] for side in pieces)
-        return AttentionWeights(read, written, among, within, across, source, target)
+        return AttentionWeights(read, written, among, within, across, [*source], target)
 
     def _pad_rows(self, rows: list[list[int]]) -> Tensor:
         """Ids as the model takes them: int64 (B, longest), padded on the right."""
@@ -374,8 +374,9 @@ def has_changed_numbers(line: str, translation: str) -> bool:
     A translation that spells numbers out changes none, nor does one with other digits or other signs in them: 1374 for
     1,374.
     """
-    given = _whole_numbers(translation, ",.") | _whole_numbers(translation, ",.'’\\s")
-    return bool(given) and not _whole_numbers(line, ",.") <= given
+    separators = ",.", ",.'’\\s"
+    given = {number for each in separators for number in _whole_numbers(translation, each)}
+    return bool(given) and not any(_whole_numbers(line, each) <= given for each in separators)
 
 
 def _whole_numbers(text: str, separators: str) -> set[int]:

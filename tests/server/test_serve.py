@@ -107,7 +107,7 @@ def test_paragraphs(translator: Translator, tiny_run: Path) -> None:
 
 
 def test_what_is_unsure_is_told_to_who_asks(client: TestClient, translator: Translator) -> None:
-    question = {"q": ["\n".join(["", *LINES]), "", LINES[0]], **EN_ZH_PARAMETERS}  # a blank line is never unsure
+    question = {"q": ["\n".join(["", *LINES, LINES[3]]), "", LINES[0]], **EN_ZH_PARAMETERS}  # a blank line is never unsure
     answer = client.post("/translate", json={**question, "unsure": True}).json()
     assert answer.pop("unsure") == [True, False, translator.translations(LINES)[0].unsure]
     assert answer.pop("unknown") == [["axolotl", "asleep"], [], []]
@@ -426,7 +426,9 @@ def test_the_page_by_keyboard_alone(server: ServerProcess, translator: Translato
             doubt = page.text_content("#doubt")
             assert doubt == "Unsure: this translation may be wrong. Not in the training data: axolotls."
             page.wait_for_function("() => figures.children.length === 1 && figures.firstChild.src.includes('axolotls')")
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            page.evaluate("draw({ q: 'I sleep.', source: 'en', target: 'zh' })")  # waits unseen
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth && figures.children.length === 2")
+            assert page.evaluate("changed() || figures.children.length") == 1
             paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
             assert paper == ("rgb(21, 23, 27)" if dark else "rgb(252, 252, 250)")
         _, frame = page.frames
@@ -436,8 +438,11 @@ def test_the_page_by_keyboard_alone(server: ServerProcess, translator: Translato
         page.evaluate("document.getElementById('text').select()")
         page.keyboard.insert_text("I sleep." + "\u3000" * 1500)  # nine bytes each in an address
         page.wait_for_function("() => figures.firstChild.src.includes('sleep') && figures.firstChild.src.length < 8000")
+        page.evaluate("document.getElementById('text').select()")
+        page.keyboard.insert_text("I sleep. " * 99)
+        page.wait_for_function("() => figures.firstChild.src.includes('I+sleep.&source')")
         love, too_long = ("I love you.", translator.translate(["I love you."])[0][:15]), "Axolotls " + "sleep " * 40
-        for typed, shown in (("😊", "😊"), love, (too_long, "line 1 of q has"), love, (" ", "")):
+        for typed, shown in (("😊", "😊"), love, (too_long, "line 1 of q has"), ("a" * 5001, "The text has 50"), love, (" ", "")):
             page.evaluate("document.getElementById('text').select()")
             page.keyboard.insert_text(typed)
             seen = f"(translation.textContent + fault.textContent).slice(0, 15) === {json.dumps(shown)}"

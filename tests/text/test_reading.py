@@ -106,10 +106,10 @@ def test_a_source_is_as_a_keyboard_has_it_and_a_target_as_it_is(line: str, want:
 
 
 @given(
-    before=st.lists(st.sampled_from(["- ", "– ", "1. ", "12) ", "• ", ">> ", "😀 ", "☂️", "👩‍👧 "]), max_size=3),
+    before=st.lists(st.sampled_from(["- ", "– ", "1. ", "12) ", "• ", ">> ", "😀 ", "☂️", "👩‍👧 ", "1️⃣ "]), max_size=3),
     sentence=st.sampled_from(["he lives here", "it is 3 to 5, isn't it?", "so!", "a: b (c)", "他走了"]),
     quotes=st.sampled_from(["", "“”", "„“", '""', "«»"]),
-    after=st.lists(st.sampled_from(["…", " ...", "....", "😀", " ❤️", " :)", " ;-)", " 👩‍👧"]), max_size=3),
+    after=st.lists(st.sampled_from(["…", " ...", "....", "😀", " ❤️", " :)", " ;-)", " 👩‍👧", "‼️", "#️⃣"]), max_size=3),
 )
 def test_what_is_around_it_is_put_back(before: list[str], sentence: str, quotes: str, after: list[str]) -> None:
     line = clean("".join([*before, quotes[:1], sentence, quotes[1:], *after]))

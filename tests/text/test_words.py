@@ -13,7 +13,7 @@ from minitrans.text.reading import split_lowercase_words
         ("The cat saw THE cat.", "the cat saw the cat"),
         ("Don\u2019t say 'dogs', it's the dogs' rock'n'roll!", "don't say dogs it's the dogs rock'n'roll"),
         ("a well-known 3.14, 4711 and 3pm; 50%", "a well known 3 14 4711 and 3pm 50"),
-        ("snake_case -- … '' $ 😀 ❤️ 👩‍👩‍👧", "snake case"),
+        ("snake_case -- … '' $ 😀 ❤️ 👩‍👩‍👧 1️⃣", "snake case 1"),
         ("cafe\u0301 Straße हिन्दी में İyi", "café straße हिन्दी में iyi"),
         ("co\u00adoperate می\u200cخواهم", "cooperate میخواهم"),  # a soft hyphen and a joiner are not seen
         ("한국어 입니다", "한국어 입니다"),

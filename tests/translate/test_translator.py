@@ -206,10 +206,12 @@ def test_attention_is_that_of_each_layer_and_head(
         ((read, kept),) = tokenizer.reader.preprocess_line(line)
         assert source == attention.source_ids == [*tokenizer.encode(read), tokenizer.eos_id]
         assert target == attention.target_ids
+        attention.source_ids.clear()  # the caller's own
         assert tokenizer.reader.postprocess(tokenizer.decode(target), kept) == text
         assert target[0] == tokenizer.bos_id
         limit = length_limit(len(source), model.config.max_len)
         assert target[-1] == tokenizer.eos_id or len(target) == 1 + limit
+        assert random_translator.translate([line], beam) == [text]
         reference.transformer(numpy_weights(model), model.config.n_heads, source, target[:-1])
         for weights, name in (
             (attention.encoder, "encoder.layers.{}.self_attn"),
@@ -370,6 +372,7 @@ def test_a_line_of_a_megabyte_is_cut_in_no_time(translator: Translator, caplog: 
         ("1,000,000 dollars", "1000美元", True),
         ("12 or 120", "12120", True),
         ("３ or 1,250", "3或1 250", False),
+        ("1'250 of 10 000", "1,250 of 10,000", False),
     ],
 )
 def test_a_translation_changes_numbers(line: str, translation: str, changed: bool) -> None:

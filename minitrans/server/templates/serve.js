@@ -11,7 +11,14 @@ const [text, pair, translation, doubt, fault, figures, examples] = ids.map((id) 
 const empty = (...parts) => parts.forEach((part) => part.replaceChildren());
 let asked = null, translating = 0, drawing = 0;
 
+function fail(message) {
+  empty(translation, doubt, figures);
+  fault.textContent = message;
+}
+
 async function translate() {
+  const n = [...text.value].length;
+  if (n > text.dataset.limit) return fail(`The text has ${n} characters; at most ${text.dataset.limit} are translated at once.`);
   const [source, target] = pair.value.split(" ");
   const question = { q: text.value, source, target };
   try {
@@ -22,17 +29,15 @@ async function translate() {
       signal: asked.signal,
     });
     const found = await answer.json();
-    fault.textContent = answer.ok ? "" : found.error;
-    if (!answer.ok) return empty(translation, doubt, figures);
+    if (!answer.ok) return fail(found.error);
+    empty(fault);
     translation.textContent = found.translatedText;
     const unknown = found.unknown.length ? ` Not in the training data: ${found.unknown.join(", ")}.` : "";
     doubt.textContent = found.unsure ? `Unsure: this translation may be wrong.${unknown}` : "";
     if (/[\p{L}\p{N}]/u.test(question.q)) drawing = setTimeout(draw, DRAW - TRANSLATE, question);
     else empty(figures); // signs alone stay as they are
   } catch (error) {
-    if (error.name === "AbortError") return;
-    empty(translation, doubt, figures);
-    fault.textContent = `The server is not answering: ${error.message}`;
+    if (error.name !== "AbortError") fail(`The server is not answering: ${error.message}`);
   }
 }
 
@@ -41,11 +46,13 @@ function draw(question) {
   const frame = document.createElement("iframe");
   frame.title = "How the translation comes about";
   frame.setAttribute("sandbox", "allow-scripts allow-downloads");
-  const q = question.q.trim().slice(0, 750); // at most nine bytes each in an address, of which proxies take 8 KB
+  let q = question.q.trim();
+  // Whole sentences of at most 750 characters: each is up to nine bytes in an address, of which proxies take 8 KB.
+  if (q.length > 750) q = q.slice(0, 750).replace(/([.!?。！？\n])[^.!?。！？\n]*$/, "$1");
   frame.src = `explain?${new URLSearchParams({ ...question, q })}`;
   if (!figures.firstChild) figures.append(frame);
   else {
-    frame.style.cssText = "position: absolute; visibility: hidden";
+    frame.style.cssText = "position: absolute; inset: 0 auto auto 0; visibility: hidden";
     frame.onload = () => {
       frame.style.cssText = "";
       while (figures.firstChild !== frame) figures.firstChild.remove(); // a frame that is moved loads anew
@@ -55,7 +62,8 @@ function draw(question) {
 }
 
 function changed() {
-  asked?.abort(); // the server drops what it has not begun
+  asked?.abort(); // the server drops what it has not begun, and pages that nobody waits for
+  while (figures.children.length > 1) figures.lastChild.remove();
   asked = new AbortController();
   clearTimeout(translating);
   clearTimeout(drawing);
