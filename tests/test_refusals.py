@@ -491,6 +491,12 @@ REFUSAL_CASES: list[tuple[Setup, str, str]] = [
     *(({"c.yaml": text}, f"{TRAIN} --config c.yaml", f"c.yaml ... {said}") for text, said in BAD_SETTINGS),
     *(({}, f"{TRAIN} {flags}", said) for flags, said in BAD_FLAGS),
     ({}, f"distill{TRAIN[5:]} {STREAM}", "distill keeps what its teachers translate: set data.streaming to false"),
+    ({}, f"distill{TRAIN[5:]} --trainer.num_nodes 2", "distill trains on one machine, and starts its processes itself"),
+    (
+        {"corpus/all.en": "a\nb\n", "corpus/all.zh": "a\nb\n", "new-teachers": ""},
+        f"distill{TRAIN_ON_CORPUS[5:]} --data.splits.train all --data.splits.valid all",
+        "cannot write new-teachers/corpus: ... ; give another --run-dir",
+    ),
     *(({f"corpus/{name}": files[name] for name in files}, TRAIN_ON_CORPUS, said) for files, said in BAD_CORPORA),
     *(
         (

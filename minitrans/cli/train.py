@@ -1,5 +1,6 @@
 """The commands that train: `train`, and `distill`, which trains teachers first."""
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,12 @@ def distill_command(config: "RunConfig") -> int:
 
     if config.data.streaming:
         raise UserError("distill keeps what its teachers translate: set data.streaming to false")
+    started_elsewhere = "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("SLURM_NTASKS", 1)) > 1
+    if started_elsewhere or config.trainer["num_nodes"] > 1:
+        raise UserError(
+            "distill trains on one machine, and starts its processes itself: set trainer.devices, and neither "
+            "trainer.num_nodes nor torchrun or srun's number of tasks"
+        )
     for run, scores in distill(config):
         print_run(run, scores)
     return 0

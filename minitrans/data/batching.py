@@ -16,6 +16,7 @@ from torch import Tensor
 from minitrans.data.distributed import n_processes, rank
 
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 _EMPTY_INT_ARRAY: IntArray = np.array([], dtype=np.int64)
 IdRows: TypeAlias = pa.LargeListArray  # rows of ids, one after another: far quicker to batch than a list of lists
 ID_ROWS = pa.large_list(pa.int32())  # their type
@@ -99,7 +100,7 @@ def to_padded_tensor(rows: IdRows, pad_id: int, bos_id: int | None = None, eos_i
     return torch.from_numpy(padded)
 
 
-def swap_sides(src: IdRows, tgt: IdRows, which: npt.NDArray[np.bool_]) -> tuple[IdRows, IdRows]:
+def swap_sides(src: IdRows, tgt: IdRows, which: BoolArray) -> tuple[IdRows, IdRows]:
     """Return N sources and N targets, exchanged in the rows that (N,) `which` marks."""
     both, here = pa.concat_arrays([src, tgt]), np.arange(len(which))
     there = here + len(here)

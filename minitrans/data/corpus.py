@@ -13,13 +13,12 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import sentencepiece
 from datasets import Dataset, DatasetDict
 from jsonargparse import ArgumentParser
 
 from minitrans.data import filters
-from minitrans.data.batching import ID_ROWS, IdRows
+from minitrans.data.batching import ID_ROWS, IdRows, row_lengths
 from minitrans.data.readers import CHUNK, PAIR_SCHEMA, OpenSplit, is_path, open_splits, open_train, read_tables
 from minitrans.data.setting_types import read_settings
 from minitrans.data.settings import DataConfig
@@ -180,8 +179,8 @@ def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | 
     return tokenized
 
 
-def filter_by_length(pairs: Dataset, purpose: str, max_len: int, limits: DataConfig | None) -> Dataset:
-    """Leave out the pairs that a model of `max_len` positions cannot take, and count them in the log.
+def read_id_rows(pairs: Dataset, purpose: str, max_len: int, limits: DataConfig | None = None) -> tuple[IdRows, IdRows]:
+    """Read the ids of both sides, but of pairs that a model of `max_len` positions cannot take; the log counts these.
 
     Args:
         pairs: A split with `src_ids` and `tgt_ids`.
@@ -193,19 +192,12 @@ def filter_by_length(pairs: Dataset, purpose: str, max_len: int, limits: DataCon
         UserError: No pair is left.
     """
     table = pairs.with_format("arrow")[:]
-    src, tgt = (pc.list_value_length(table[side]).to_numpy() + 1 for side in ("src_ids", "tgt_ids"))
-    faults = filters.length_faults(src, tgt, max_len, limits)
+    src, tgt = (table[side].cast(ID_ROWS).combine_chunks() for side in ("src_ids", "tgt_ids"))
+    faults = filters.length_faults(row_lengths(src) + 1, row_lengths(tgt) + 1, max_len, limits)
     kept = filters.mark_kept(faults, purpose)
     if not kept.any():
         raise UserError(f"none of {len(pairs)} {purpose} pairs is left: {' or '.join(faults)}; set other limits")
-    return pairs if kept.all() else pairs.select(np.flatnonzero(kept))
-
-
-def read_id_rows(pairs: Dataset) -> tuple[IdRows, IdRows]:
-    """Read the ids of both sides of a split at once, which is far quicker than row by row."""
-    table = pairs.with_format("arrow")[:]
-    src, tgt = (table[side].cast(ID_ROWS).combine_chunks() for side in ("src_ids", "tgt_ids"))
-    return src, tgt
+    return (src, tgt) if kept.all() else (src.filter(kept), tgt.filter(kept))
 
 
 def _encode_pairs(pairs: dict[str, list[str]], tokenizer: Tokenizer) -> dict[str, list[list[int]]]:

@@ -9,7 +9,7 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from minitrans.data.batching import Batch, batches_of_rank, collate_rows, plan_batches, row_lengths
-from minitrans.data.corpus import filter_by_length, find_pair_numbers, load_corpus, read_id_rows, tokenize_corpus
+from minitrans.data.corpus import find_pair_numbers, load_corpus, read_id_rows, tokenize_corpus
 from minitrans.data.loader import EpochLoader
 from minitrans.data.noise import Noise
 from minitrans.data.settings import DataConfig
@@ -41,16 +41,15 @@ class TranslationDataModule(LightningDataModule):
         self._corpus = corpus or load_corpus(config)
         used = DatasetDict({k: v for k, v in self._corpus.items() if k != "train" or not config.streaming})
         tokenized = tokenize_corpus(used, tokenizer, config.cache_dir)
-        valid = filter_by_length(tokenized["valid"], "validation", max_len, None)
-        self._valid = read_id_rows(valid)
+        self._valid = read_id_rows(tokenized["valid"], "validation", max_len)
         noise = Noise(config.noise, tokenizer, config.target, max_len, seed) if config.noise else None
         self._train: EpochLoader | StreamLoader
         if config.streaming:
             self._train = StreamLoader(config, tokenizer, max_len, seed, used, noise)
         else:
-            self._train_ids = filter_by_length(tokenized["train"], "training", max_len, config)
-            sides, special_ids = read_id_rows(self._train_ids), tokenizer.pad_bos_eos_ids
-            self._train = EpochLoader(*sides, special_ids, config.batch_tokens, seed, noise, config.reversed_epochs)
+            self._src, tgt = read_id_rows(tokenized["train"], "training", max_len, config)
+            settings = tokenizer.pad_bos_eos_ids, config.batch_tokens, seed, noise, config.reversed_epochs
+            self._train = EpochLoader(self._src, tgt, *settings)
 
     def train_dataloader(self) -> EpochLoader | StreamLoader:
         """Return a loader of `Batch`es, shuffled again in every epoch; a stream has no end."""
@@ -92,8 +91,9 @@ class TranslationDataModule(LightningDataModule):
         if isinstance(self._train, StreamLoader):
             counts = self._train.words
         else:
-            for rows in self._train_ids.select_columns("src_ids").iter(1000):
-                counts = add_word_counts(counts, self.tokenizer.decode_batch(rows["src_ids"]))
+            for start in range(0, len(self._src), 1000):
+                rows = self._src[start : start + 1000].to_pylist()
+                counts = add_word_counts(counts, self.tokenizer.decode_batch(rows))
         return None if counts is None else sorted(counts, key=lambda word: (-counts[word], word))
 
     def find_line_numbers(self, batch: Batch) -> list[int]:

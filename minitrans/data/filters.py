@@ -13,13 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minitrans.data.batching import IntArray
+from minitrans.data.batching import BoolArray, IntArray
 from minitrans.data.settings import DataConfig
 from minitrans.text.reading import clean
 
 logger = logging.getLogger("minitrans")
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 class PairHashes(NamedTuple):

@@ -45,7 +45,7 @@ class ResumableLoader(ABC):
         special_ids: PAD, BOS and EOS.
         batch_tokens: Most tokens of either side in a batch, padding counted.
         seed: Seed of the shuffling, 0 or more.
-        noise: Changes some of the pairs.
+        noise: Changes some of the pairs, none that are reversed.
         reversed_epochs: For that many epochs at first, half of the pairs have source and target exchanged.
     """
 
@@ -86,10 +86,12 @@ class ResumableLoader(ABC):
                 else:
                     self._place = {"buffer": number + 1, "position": 0} | buffer.end_state
                 sides, numbers = (buffer.src.take(rows), buffer.tgt.take(rows)), buffer.first_pair_number + rows
+                is_reversed = draw_bits(self._seed, buffer.epoch, numbers) % 2 == 1
+                is_reversed &= buffer.epoch < self._reversed_epochs
                 if self._noise is not None:
-                    sides = self._noise(*sides, buffer.epoch, numbers)
-                if buffer.epoch < self._reversed_epochs:
-                    sides = swap_sides(*sides, draw_bits(self._seed, buffer.epoch, numbers) % 2 == 1)
+                    sides = self._noise(*sides, buffer.epoch, numbers, ~is_reversed)
+                if is_reversed.any():
+                    sides = swap_sides(*sides, is_reversed)
                 yield collate_rows(*sides, *self._special_ids)
             number, position = number + 1, 0
 

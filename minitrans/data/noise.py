@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from minitrans.data.batching import IdRows, IntArray, id_rows
+from minitrans.data.batching import BoolArray, IdRows, IntArray, id_rows
 from minitrans.text.lines import base_language
 from minitrans.text.reading import QUESTION_MARKS, STOPS, lower, neighbouring_keys, strip_end_marks
 from minitrans.text.tokenizer import Tokenizer
@@ -105,7 +105,9 @@ class Noise:
         self._tokenizer, self._language = tokenizer, base_language(language)
         self._longest, self._seed = max_len - 1, seed
 
-    def __call__(self, src: IdRows, tgt: IdRows, epoch: int, numbers: IntArray) -> tuple[IdRows, IdRows]:
+    def __call__(
+        self, src: IdRows, tgt: IdRows, epoch: int, numbers: IntArray, which: BoolArray
+    ) -> tuple[IdRows, IdRows]:
         """Return the rows with noise.
 
         Args:
@@ -113,9 +115,10 @@ class Noise:
             tgt: N targets.
             epoch: Number of the epoch.
             numbers: (N,) numbers of the pairs in the epoch.
+            which: (N,) whether a pair may be changed.
         """
         drawn = draw_bits(self._seed, epoch, numbers)
-        chosen = np.flatnonzero(drawn / 2.0**64 < self._bounds[-1])
+        chosen = np.flatnonzero((drawn / 2.0**64 < self._bounds[-1]) & which)
         if not chosen.size:
             return src, tgt
         clean = (self._tokenizer.decode_batch(rows.take(chosen).to_pylist()) for rows in (src, tgt))

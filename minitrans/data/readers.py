@@ -110,7 +110,10 @@ def _open_hub(config: DataConfig) -> dict[str, Callable[[], OpenSplit]]:
         ) from error
     splits: dict[str, Callable[[], OpenSplit]] = {}
     for split, pairs in loaded.items():
-        rows = pairs if config.streaming else pairs.to_iterable_dataset().with_format("arrow")
+        if not config.streaming:
+            rows = pairs.to_iterable_dataset().with_format("arrow")
+        else:  # with images or sound beside the text
+            rows = pairs.decode(False) if pairs.features else pairs
         content = () if config.streaming else (pairs._fingerprint,)
         splits[split] = partial(OpenSplit, f"{config.path}, {split}", rows, content)
     return splits

@@ -29,7 +29,7 @@ from torch import distributed
 from minitrans.data.batching import collate_rows, id_rows, plan_batches, row_lengths
 from minitrans.data.corpus import load_corpus
 from minitrans.errors import UserError
-from minitrans.files import write_file
+from minitrans.files import make_folder, write_file
 from minitrans.model.decoding import token_log_probs
 from minitrans.text.lines import read_lines
 from minitrans.text.reading import clean
@@ -181,7 +181,7 @@ def write_train_and_valid_pairs(config: RunConfig, folder: Path) -> None:
         UserError: A fault in the corpus, or other pairs are there.
     """
     splits = load_corpus(config.data)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, "give another --run-dir")
     for split in ("train", "valid"):
         for column, language in (("source", config.data.source), ("target", config.data.target)):
             file = folder / f"{split}.{language}"

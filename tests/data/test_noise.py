@@ -53,7 +53,9 @@ def two_epochs(batches: Iterable[tuple[int, IdPairs]]) -> list[IdPairs]:
 
 def add_noise(tokenizer: Tokenizer, pairs: Pairs, shares: dict[str, float], max_len: int = 500) -> Pairs:
     src, tgt = (id_rows(tokenizer.encode_batch(side)) for side in zip(*pairs, strict=True))
-    changed = Noise(shares, tokenizer, "zh-CN", max_len, 5)(src, tgt, 2, np.arange(len(pairs)))
+    changed = Noise(shares, tokenizer, "zh-CN", max_len, 5)(
+        src, tgt, 2, np.arange(len(pairs)), np.ones(len(pairs), bool)
+    )
     return [*zip(*(tokenizer.decode_batch(side.to_pylist()) for side in changed), strict=True)]
 
 
@@ -156,6 +158,18 @@ def test_half_of_the_pairs_of_the_first_epochs_are_reversed(tmp_path: Path, way:
     assert len(others) > 1
     assert not any(others)
     assert len({frozenset(pairs) for pairs in (first, second, *reversed_pairs(seed=6)[:2])}) == 4
+
+
+@both_loaders
+def test_what_is_reversed_has_no_noise(tmp_path: Path, way: dict[str, Any]) -> None:
+    modules = [make_data(tmp_path, noise, reversed_epochs=9, **way) for noise in (None, {"title": 0.9})]
+    ((_, clean), (_, noisy)) = (next(epoch_and_batch(module)) for module in modules)
+    sources = [TOKENIZER.encode(source) for source, _ in TRAIN]
+    changed: dict[bool, list[bool]] = {False: [], True: []}
+    for pair, other in zip(clean, noisy, strict=True):
+        changed[pair[0] in sources].append(pair != other)
+    assert np.mean(changed[True]) > 0.5
+    assert np.mean(changed[False]) == 0
 
 
 def test_shares_are_those_of_the_pairs() -> None:
