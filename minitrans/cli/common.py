@@ -94,6 +94,8 @@ def load_translator(run: str, args: Namespace) -> "Translator":
     try:
         translator = Translator.load(run, args.device, getattr(torch, args.precision), compiled=args.compiled)
     except (RuntimeError, AssertionError, TypeError) as error:  # of a device that is not there, or has no float64
+        if isinstance(error, TypeError) and "float64" not in str(error):
+            raise
         raise UserError(f"--device {args.device}: {str(error).splitlines()[0]}") from error
     translator.split_sentences = args.split_sentences
     return translator

@@ -24,12 +24,14 @@ def train_command(config: "RunConfig") -> int:
 
 def distill_command(config: "RunConfig") -> int:
     """Train a model on a corpus and on translations of it by teachers, which are trained first."""
+    from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+
     from minitrans.training.distillation import distill
 
     if config.data.streaming:
         raise UserError("distill keeps what its teachers translate: set data.streaming to false")
-    started_elsewhere = "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("SLURM_NTASKS", 1)) > 1
-    if started_elsewhere or config.trainer["num_nodes"] > 1:
+    has_tasks = SLURMEnvironment.detect() and os.environ["SLURM_NTASKS"] != "1"
+    if has_tasks or "TORCHELASTIC_RUN_ID" in os.environ or config.trainer["num_nodes"] > 1:
         raise UserError(
             "distill trains on one machine, and starts its processes itself: set trainer.devices, and neither "
             "trainer.num_nodes nor torchrun or srun's number of tasks"

@@ -180,7 +180,7 @@ def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | 
 
 
 def read_id_rows(pairs: Dataset, purpose: str, max_len: int, limits: DataConfig | None = None) -> tuple[IdRows, IdRows]:
-    """Read the ids of both sides, but of pairs that a model of `max_len` positions cannot take; the log counts these.
+    """Read the ids of the pairs that a model of `max_len` positions can take; the log counts the others.
 
     Args:
         pairs: A split with `src_ids` and `tgt_ids`.

@@ -110,10 +110,11 @@ def _open_hub(config: DataConfig) -> dict[str, Callable[[], OpenSplit]]:
         ) from error
     splits: dict[str, Callable[[], OpenSplit]] = {}
     for split, pairs in loaded.items():
+        texts = [name for name in pairs.features or () if name in ("translation", *config.columns)]
         if not config.streaming:
             rows = pairs.to_iterable_dataset().with_format("arrow")
-        else:  # with images or sound beside the text
-            rows = pairs.decode(False) if pairs.features else pairs
+        else:  # without images or sound that are beside the text
+            rows = pairs.select_columns(texts) if len(texts) > 1 or "translation" in texts else pairs
         content = () if config.streaming else (pairs._fingerprint,)
         splits[split] = partial(OpenSplit, f"{config.path}, {split}", rows, content)
     return splits

@@ -34,7 +34,7 @@ class DataConfig:
             memory.
         shuffle_buffer: Pairs that are held in memory, sorted by length and shuffled together when streaming.
         reversed_epochs: For that many epochs at first, half of the pairs are reversed, to be translated from target to
-            source, without noise: from a small corpus the model learns more so (Ding et al. 2021).
+            source, without noise: this way a model learns more from a small corpus (Ding et al. 2021).
         noise: Shares of the training pairs that get noise, as people type, drawn again in each epoch, such as
             {lower: 0.1, typo: 0.05}; the kinds are capitals, title, lower, no_end, more_ends, other_end,
             blank_before_end, no_apostrophes, no_blanks, typo, emoji, item, quotes; null: none.

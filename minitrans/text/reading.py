@@ -150,7 +150,7 @@ class _WordSplitTable(dict[int, str]):
         name, category = unicodedata.name(character, ""), unicodedata.category(character)
         if character in "'\u2019\u02bc":
             part = "'"
-        elif category in ("Cf", "Me") or name.startswith("VARIATION SELECTOR"):  # joiners, hyphens, keycaps
+        elif category in ("Cf", "Me") or name.startswith("VARIATION SELECTOR"):  # soft hyphens, keycaps
             part = ""
         elif category[0] not in "LMN":
             part = " "

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import yaml
-from command_helpers import write_files
+from command_helpers import refusal_message, write_files
 from train_helpers import fail, finish_process, last_error, read_sides, run_flags, spawn
 
 from minitrans import cli
@@ -283,3 +283,12 @@ def test_two_devices_train_each_model_and_one_process_does_the_rest(sixty_pair_c
     out, _ = finish_process(spawn(script, "distill", *flags))
     assert out.count("run folder: ") == 4  # a teacher of each direction, a student, the model
     assert (tmp_path / "run/model.json").is_file()
+
+
+@pytest.mark.parametrize("variables", [{"TORCHELASTIC_RUN_ID": "1"}, {"SLURM_NTASKS": "2"}])
+def test_processes_that_others_start_are_refused(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the first end with each training, and nobody would start them again."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    words = ["distill", "--config", "configs/en-zh.yaml", "--run-dir", "new", "--data.path", "gone"]
+    assert refusal_message(*words).startswith("distill trains on one machine, and starts its processes itself: ")
