@@ -1,6 +1,7 @@
 """The probe finds every fault, each alone, of either side, and none where there is none."""
 
 import math
+import pkgutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,7 +16,9 @@ from minitrans.compiled import probe, training
 from minitrans.compiled.library import NotAdmittedError
 from minitrans.compiled.plan import read_plan
 from minitrans.compiled.stepper import CompiledState, CompiledStepper
+from minitrans.model.attention import attention_scores
 from minitrans.model.decoding import likeliest_tokens
+from minitrans.model.layers import FeedForward
 from minitrans.model.masks import causal_mask
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
@@ -81,7 +84,8 @@ class ConfigWithGain(TransformerConfig):
 
 
 @pytest.mark.parametrize(
-    ("gain", "reason"), [(1.0, ""), (3.0, "compiled code is off by "), (45.0, "no small model can")]
+    ("gain", "reason"),
+    [(1.0, ""), (3.0, "compiled code is off by "), (45.0, "the small model that it is tried on fails: too much gain")],
 )
 def test_a_new_setting_is_tried_with_the_models_value(gain: float, reason: str, monkeypatch: Patch) -> None:
     embed = Transformer.embed
@@ -96,6 +100,38 @@ def test_a_window_is_noticed_though_it_is_wide(monkeypatch: Patch) -> None:
         return causal_mask(q_len, kv_len, offset, device).triu(offset - 31)  # 32 keys
 
     monkeypatch.setattr("minitrans.model.transformer.causal_mask", windowed)
+    assert all("off by" in reason for reason in refusal_reasons())
+
+
+def test_what_cannot_run_with_the_small_models_sizes_is_refused(monkeypatch: Patch) -> None:
+    """As a constant for each head of the real model."""
+    slopes = torch.ones(4, 1, 1)
+    monkeypatch.setattr("minitrans.model.attention.attention_scores", lambda q, k: attention_scores(q, k) - slopes)
+    assert all(reason.startswith("the small model that it is tried on fails: The size") for reason in refusal_reasons())
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "noticed"),
+    [
+        ("attention.masked_softmax", 50.0, (True, True)),
+        ("layers.F.relu", 20.0, (True, True)),
+        ("loss.label_smoothed_cross_entropy", 20.0, (True, False)),
+        ("decoding.likeliest_tokens", 20.0, (False, True)),
+    ],
+)
+def test_a_limit_is_noticed_though_only_large_numbers_reach_it(
+    name: str, limit: float, noticed: tuple[bool, bool], monkeypatch: Patch
+) -> None:
+    """Of scores, hidden layers and logits."""
+    exact = pkgutil.resolve_name(f"minitrans.model.{name}")
+    monkeypatch.setattr(f"minitrans.model.{name}", lambda x, *rest: exact(x.clamp(-limit, limit), *rest))
+    assert tuple("off by" in reason for reason in refusal_reasons()) == noticed
+
+
+def test_what_happens_in_eval_mode_alone_is_noticed_in_training(monkeypatch: Patch) -> None:
+    """There the loss of the validation set is computed."""
+    forward = FeedForward.forward
+    monkeypatch.setattr(FeedForward, "forward", lambda self, x: forward(self, x) * (1.0 if self.training else 0.5))
     assert all("off by" in reason for reason in refusal_reasons())
 
 
@@ -246,6 +282,7 @@ def test_a_slightly_wrong_stepper_is_noticed(fault: str, what: str, dtype: torch
 def test_it_looks_each_time_in_float64_and_in_the_dtype(monkeypatch: Patch) -> None:
     compared = Mock(wraps=probe._refuse_differences)
     monkeypatch.setattr(probe, "_refuse_differences", compared)
+    dtypes = [torch.float64, torch.float64, torch.float32, torch.float64, torch.float32]  # training; decoding
     for n in (1, 2):
         assert refusal_reasons(torch.float32) == ("", "")
-        assert [call.args[1] for call in compared.mock_calls] == [torch.float64, torch.float32] * 2 * n
+        assert [call.args[1] for call in compared.mock_calls] == dtypes * n
