@@ -74,7 +74,10 @@ def call_function(library: ctypes.CDLL, dtype: torch.dtype, name: str, *argument
     """Call a function, in its version for a dtype; of a tensor it gets the address, and must know the shape."""
     assert all(a.is_contiguous() for a in arguments if isinstance(a, Tensor))
     function = getattr(library, f"{name}_{DTYPE_SUFFIXES[dtype]}")
-    return function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments))
+    result = function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments))
+    if function.restype in (c_bool, c_void_p) and not result:
+        raise MemoryError("compiled code gets no memory")
+    return result
 
 
 @functools.cache
@@ -94,9 +97,8 @@ def _compile_and_load(source: Path) -> ctypes.CDLL | str:
         cache = (place if place.is_absolute() else Path.home() / ".cache") / "minitrans-compiled"
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_private(cache)
-        own_flags = [*dropwhile(lambda word: not word.startswith("-"), compiler)]  # repeated, so that they win: g++ -O1
-        path = _find_cached(cache, name) or _build_cached([*compiler, *CXX_FLAGS, *own_flags, str(source)], cache, name)
-        library = ctypes.CDLL(str(path))
+        flags = [*dropwhile(lambda word: not word.startswith("-"), compiler)]  # repeated, so that they win: g++ -O1
+        library = _load_cached(cache, name) or _build_cached([*compiler, *CXX_FLAGS, *flags, str(source)], cache, name)
         library.usable.restype = c_bool
         if not library.usable():
             raise OSError("the system does not let it use the processor's tile unit")
@@ -108,20 +110,20 @@ def _compile_and_load(source: Path) -> ctypes.CDLL | str:
     return library
 
 
-def _find_cached(cache: Path, name: str) -> Path | None:
-    """The library of that name, if it is there and whole: its name ends with a hash of what it was made as."""
+def _load_cached(cache: Path, name: str) -> ctypes.CDLL | None:
+    """A library of that name that is whole (the name ends with a hash of what was compiled) and can be loaded."""
     for path in cache.glob(f"{name}-*{LIBRARY_SUFFIX}"):
-        with suppress(FileNotFoundError):  # another process has tidied up
+        with suppress(OSError):  # another process has tidied up, or another system with this home needs newer libraries
             _check_private(path)
             if path == _hashed_path(cache, name, path.read_bytes()):
                 with suppress(OSError):  # the file system is read-only
                     os.utime(path)
-                return path
+                return ctypes.CDLL(str(path))
     return None
 
 
-def _build_cached(command: list[str], cache: Path, name: str) -> Path:
-    """Compile a library into the cache as its user's alone."""
+def _build_cached(command: list[str], cache: Path, name: str) -> ctypes.CDLL:
+    """Compile a library into the cache as its user's alone, and load it."""
     if os.isatty(2):
         print(f"minitrans: compiling {command[-1]}, once on this machine ...", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="compiling-", dir=cache) as folder:
@@ -140,7 +142,7 @@ def _build_cached(command: list[str], cache: Path, name: str) -> Path:
             path = _hashed_path(cache, name, file.read())
         os.replace(made, path)
     _evict_oldest(cache)
-    return path
+    return ctypes.CDLL(str(path))
 
 
 def _evict_oldest(cache: Path) -> None:

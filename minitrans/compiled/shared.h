@@ -28,6 +28,7 @@
 namespace {  // of each library alone, should a process load two that were compiled differently
 
 using std::int32_t, std::int64_t, std::uint16_t, std::uint32_t, std::uint64_t, std::uint8_t;
+[[noreturn]] void report_no_memory();  // each library has its own
 
 // bfloat16: the upper half of a float32, rounded to nearest, ties to even.
 struct bf16 {
@@ -93,10 +94,10 @@ template <class T> struct Buffer {
     ~Buffer() { std::free(data); }
     void reserve(int64_t n) {
         if (n <= size) return;
-        std::free(data);
+        std::free(data), size = 0;
         const size_t bytes = (size_t(n) * sizeof(T) + 63) / 64 * 64;
         data = static_cast<T *>(std::aligned_alloc(64, bytes));
-        if (!data) throw std::bad_alloc();
+        if (!data) report_no_memory();
         std::memset(data, 0, bytes);
         size = n;
     }

@@ -13,6 +13,8 @@
 
 namespace {
 
+void report_no_memory() { throw std::bad_alloc(); }
+
 struct Sizes {
     int64_t D, H, Dh, F, L, V, pad, bos;
 };
@@ -316,21 +318,23 @@ template <class T> class Stepper {
 }  // namespace
 
 #define EXPORT(T, NAME)                                                                                                \
-    extern "C" void *make_##NAME(Sizes sizes, Model<computed<T>> model) {                                              \
+    extern "C" void *make_##NAME(Sizes sizes, Model<computed<T>> model) try {                                          \
         return new Stepper<T>(sizes, model);                                                                           \
-    }                                                                                                                  \
+    } catch (const std::bad_alloc &) { return {}; }                                                                    \
     extern "C" void free_##NAME(void *stepper) { delete static_cast<Stepper<T> *>(stepper); }                          \
-    extern "C" void encode_##NAME(void *stepper, const int64_t *tokens, const int64_t *offsets, int64_t batch,         \
-                                  T *cross) {                                                                          \
+    extern "C" bool encode_##NAME(void *stepper, const int64_t *tokens, const int64_t *offsets, int64_t batch,         \
+                                  T *cross) try {                                                                      \
         static_cast<const Stepper<T> *>(stepper)->encode(tokens, offsets, batch, cross);                               \
-    }                                                                                                                  \
-    extern "C" void step_##NAME(void *stepper, const int64_t *tokens, int64_t rows, int64_t t, int64_t steps,          \
+        return true;                                                                                                   \
+    } catch (const std::bad_alloc &) { return {}; }                                                                    \
+    extern "C" bool step_##NAME(void *stepper, const int64_t *tokens, int64_t rows, int64_t t, int64_t steps,          \
                                 const Block<T> *blocks, const int32_t *slots, const int64_t *sources,                  \
                                 const int64_t *offsets, Block<const T> cross, int64_t n, computed<T> *log_p,           \
-                                int64_t *ids) {                                                                        \
+                                int64_t *ids) try {                                                                    \
         static_cast<const Stepper<T> *>(stepper)->step(tokens, rows, t, steps, blocks, slots, sources, offsets, cross, \
                                                      n, log_p, ids);                                                   \
-    }
+        return true;                                                                                                   \
+    } catch (const std::bad_alloc &) { return {}; }
 
 EXPORT(bf16, bfloat16)
 EXPORT(float, float32)

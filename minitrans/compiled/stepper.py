@@ -5,7 +5,7 @@ It gives what `CachedStepper` gives, without padding: the tokens of all sentence
 
 import ctypes
 import weakref
-from ctypes import addressof, c_int64, c_void_p
+from ctypes import addressof, c_bool, c_int64, c_void_p
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -36,8 +36,8 @@ class _KVBlockPointer(ctypes.Structure):
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {  # what each returns, and its arguments
     "make": (c_void_p, [_Sizes, _Model]),
     "free": (None, [c_void_p]),
-    "encode": (None, [c_void_p, c_void_p, c_void_p, c_int64, c_void_p]),
-    "step": (None, [c_void_p, c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _KVBlockPointer, c_int64, c_void_p, c_void_p]),
+    "encode": (c_bool, [c_void_p, c_void_p, c_void_p, c_int64, c_void_p]),
+    "step": (c_bool, [*[c_void_p] * 2, *[c_int64] * 3, *[c_void_p] * 4, _KVBlockPointer, c_int64, c_void_p, c_void_p]),
 }
 
 
@@ -123,7 +123,7 @@ class CompiledStepper:
         check_token_ids(src_ids, self.config.vocab_size)
         real = padding_mask(src_ids, self.config.pad_id)[:, 0, 0]
         lengths = real.sum(-1).tolist()
-        if (longest := max(*lengths, capacity)) > self.config.max_len:
+        if (longest := max([*lengths, capacity])) > self.config.max_len:
             raise ValueError(f"{longest} tokens are more than model.max_len ({self.config.max_len})")
         offsets, tokens = torch.tensor([0, *accumulate(lengths)], device="cpu"), src_ids[real]
         c = self.config

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -17,6 +18,11 @@
 #include <vector>
 
 namespace {
+
+void report_no_memory() {  // at once: an exception cannot leave a parallel region
+    std::fputs("minitrans: error: there is not enough memory; give less at once, as by data.batch_tokens\n", stderr);
+    std::_Exit(2);
+}
 
 // Dropout. Element i is dropped if byte i of the seed's stream of random bytes is below `dropped`: p = dropped / 256.
 // Word j of the stream is SplitMix64's (Steele et al. 2014); the same stream as in dropout.py.

@@ -201,9 +201,12 @@ EQUIVALENT_MUTANTS = {
             "c++ is one of them",
         "parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, _cpu_features(), compiler]":
             "any key of the same things serves",
-        "library = ctypes.CDLL(path)": "CDLL takes paths too",
+    },
+    "compiled.library._load_cached": {
+        "return ctypes.CDLL(path)": "CDLL takes paths too",
     },
     "compiled.library._build_cached": {
+        "return ctypes.CDLL(path)": "CDLL takes paths too",
         "with tempfile.TemporaryDirectory(prefix='compiling-') as folder:": "there is one file system here",
         "subprocess.run([*command, '-o', made], check=True, capture_output=True, encoding='utf-8', errors='replace', "
         "env=os.environ | {'LC_ALL': 'C'})": "subprocess takes paths too",
@@ -251,19 +254,19 @@ EQUIVALENT_MUTANTS = {
     },
     "compiled.stepper": {
         "_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {'make': (c_void_p, [_Sizes, _Model]), 'free': (None, "
-        f"[c_void_p]), 'encode': (None, [c_void_p, {encode}]), 'step': (None, [c_void_p, {step}])}}":
+        f"[c_void_p]), 'encode': (c_bool, [c_void_p, {encode}]), 'step': (c_bool, [{step}])}}":
             "integers and pointers are passed alike"
         for encode, step in (
             ("c_void_p, c_void_p, c_void_p, c_int64",
-             "c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _KVBlockPointer, c_int64, c_void_p, c_void_p"),
+             "*[c_void_p] * 2, *[c_int64] * 3, *[c_void_p] * 4, _KVBlockPointer, c_int64, c_void_p, c_void_p"),
             ("c_void_p, c_int64, c_void_p, c_void_p",
-             "c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _KVBlockPointer, c_int64, c_void_p, c_void_p"),
+             "*[c_void_p] * 2, *[c_int64] * 3, *[c_void_p] * 4, _KVBlockPointer, c_int64, c_void_p, c_void_p"),
             ("c_void_p, c_void_p, c_int64, c_void_p",
-             "*[c_int64] * 3, c_void_p, *[c_void_p] * 4, _KVBlockPointer, c_int64, c_void_p, c_void_p"),
+             "*[c_int64] * 3, *[c_void_p] * 2, *[c_void_p] * 4, _KVBlockPointer, c_int64, c_void_p, c_void_p"),
             ("c_void_p, c_void_p, c_int64, c_void_p",
-             "c_void_p, *[c_void_p] * 4, *[c_int64] * 3, _KVBlockPointer, c_int64, c_void_p, c_void_p"),
+             "*[c_void_p] * 2, *[c_void_p] * 4, *[c_int64] * 3, _KVBlockPointer, c_int64, c_void_p, c_void_p"),
             ("c_void_p, c_void_p, c_int64, c_void_p",
-             "c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _KVBlockPointer, c_void_p, c_int64, c_void_p"),
+             "*[c_void_p] * 2, *[c_int64] * 3, *[c_void_p] * 4, _KVBlockPointer, c_void_p, c_int64, c_void_p"),
         )
     },
     "compiled.stepper.CompiledStepper.__init__.pointer": {

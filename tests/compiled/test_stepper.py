@@ -1,5 +1,7 @@
 """The compiled decoder against the plain model."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import Mock
@@ -120,6 +122,38 @@ def test_a_source_of_padding_alone_disturbs_no_other_row() -> None:
     fast, src_ids = compiled_stepper(random_model(12)), random_ids(13, [4, 0, 7], 7)
     assert [log_prob_bytes_by_row(fast, src_ids)[row] for row in (0, 2)] == log_prob_bytes_by_row(fast, src_ids[[0, 2]])
     assert len(greedy_decode(fast, src_ids)[1].ids) <= 10
+
+
+def test_no_sources_are_decoded_too() -> None:
+    fast = compiled_stepper(random_model(16))
+    state = fast.begin(torch.empty(0, 3, dtype=torch.int64), 1)
+    assert [len(each) for each in fast.next_tokens(torch.empty(0, dtype=torch.int64), state, 2)] == [0, 0]
+
+
+LITTLE_MEMORY = """
+import resource, torch
+from minitrans.compiled import plan, stepper, training
+from minitrans.model.transformer import Transformer, TransformerConfig
+torch.set_num_threads(1)
+sizes = {"d_model": 4, "n_heads": 1, "d_ff": 4, "n_layers": 1, "max_len": 20000}
+plan, ids = plan.read_plan(Transformer(TransformerConfig(9, 0, 1, 2, **sizes))), torch.full((1, 20000), 7)
+fast, library = stepper.CompiledStepper(plan), training.training_library()
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**28,) * 2)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux how much memory it has")
+@pytest.mark.parametrize(
+    ("work", "code", "said"),
+    [
+        ("fast.begin(ids, 1)", 1, "MemoryError: compiled code gets no memory"),
+        ("training.batch_loss(plan, ids, ids, ids, 0.1, torch.float32)", 2, "minitrans: error: there is not enough"),
+    ],
+)
+def test_that_memory_has_run_out_is_said(work: str, code: int, said: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", LITTLE_MEMORY + work], capture_output=True, text=True)
+    assert (ended.returncode, said in ended.stderr) == (code, True)
 
 
 def test_what_does_not_fit_is_refused() -> None:
