@@ -57,6 +57,8 @@ def verify_command(args: Namespace) -> int:
         width = max(len(sabotage.id) for sabotage in sabotages_to_run(args.compiled))
         print(*(f"{sabotage.id:{width}}  {sabotage.fault}" for sabotage in sabotages_to_run(args.compiled)), sep="\n")
         return 0
+    if args.sabotage and not args.model and (args.run or args.data or args.self_test or args.report):
+        raise UserError("--sabotage breaks a fresh model: give no RUN, --data, --self-test or --report with it")
     is_issue = bool(args.model and args.report) and args.report.endswith(".md")
     path = Path(args.report or "", "" if is_issue else "index.html")
     if args.report:
@@ -94,8 +96,6 @@ def check_minitrans_model(args: Namespace, progress: "Console") -> "tuple[Report
     from minitrans.verify.run_checks import report_failures_under, run, sabotages_to_run, self_test
     from minitrans.verify.subject import fresh_model, load_run_and_pairs, model_and_random_pairs
 
-    if args.sabotage and (args.run or args.data or args.self_test):
-        raise UserError("--sabotage breaks a fresh model: give no RUN, --data or --self-test with it")
     if args.data and not args.run:
         raise UserError("--data is a run's corpus: give RUN too")
     with progress.status("measuring"):
