@@ -103,8 +103,7 @@ def long_sentence_deviation(case: ModelAndTokens[Any]) -> Deviation:
     deviations = []
     for end in sorted(ends):
         length = min(end + 2, longest)
-        rows = case if length <= 3 * LONG_LENGTH else case.with_rows(slice(1))
-        long = rows.with_tokens(extend_tokens(rows, length))
+        long = extended_case(case, length)
         prompt = max(0, end - 3)
         chunks = [*[prompt][: prompt > 0], *[1] * (length - prompt)]
         deviations.append(chunk_deviation(long, chunks).named(f"{prompt} tokens, and then one by one to {length}"))
@@ -113,6 +112,12 @@ def long_sentence_deviation(case: ModelAndTokens[Any]) -> Deviation:
             sizes = {length, *(span + by for span in model.window_sizes for by in (-1, 1) if 1 < span + by < length)}
             deviations += [chunk_deviation(long, size) for size in sorted(sizes)]
     return worst(deviations)
+
+
+def extended_case(case: ModelAndTokens[Any], length: int) -> ModelAndTokens[Any]:
+    """The same with so many tokens; of long sentences the first alone."""
+    rows = case if length <= 3 * LONG_LENGTH else case.with_rows(slice(1))
+    return rows.with_tokens(extend_tokens(rows, length))
 
 
 def extend_tokens(case: ModelAndTokens[Any], length: int) -> Tensor:
@@ -381,16 +386,16 @@ def row_selection_deviation(case: ModelAndTokens[Any]) -> Deviation:
     return worst(deviations)
 
 
-@claim("rollback", "logits after drafts of every length up to a window's, each dropped again, against the full pass")
+@claim("rollback", "logits after drafts of several lengths, each dropped again, against the full pass")
 def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """A cache whose last tokens are dropped goes on as if it had never held them, as speculative decoding has it do."""
     if "rollback" in case.model.variants:
         case = case.with_variant("rollback")
-    longest, deviations = case.model.max_len or sys.maxsize, []
+    longest, deviations = min(case.model.max_len or MAX_LENGTH, MAX_LENGTH), []
     for span in [span for span in case.model.window_sizes if 0 < span <= longest - 2] or [MAX_DRAFT]:
         most = span if span <= LONG_LENGTH else ALL_SPLITS_LENGTH
         prompt, length = max(1, span - most), min(span + 2 * most, longest)
-        right = case.with_tokens(extend_tokens(case, length))
+        right = extended_case(case, length)
         drafts, want = case.other_tokens(right.tokens), right.full_pass()
         for way in ("in one chunk", "one by one"):
             cache = right.new_cache()

@@ -30,7 +30,7 @@ def cache_check(request: pytest.FixtureRequest, cached_model: CachedModel[Any]) 
     """Makes one check of `cached_model`; a test that takes it runs once for each check.
 
     Where the check fails, so does the test. Where the model cannot do what is checked, the test is skipped and says
-    why; but a model has to have a full pass and steps.
+    why; but a model has to have a full pass, and steps up to the last token that it takes.
     """
 
     def measure_one() -> None:

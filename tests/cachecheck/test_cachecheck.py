@@ -246,25 +246,30 @@ def test_rows_whose_scores_change_places_are_noticed() -> None:
 
 @pytest.mark.parametrize(
     ("window_sizes", "max_len", "longest"),
-    [((), None, LONG_LENGTH), ((9,), None, 29), ((9,), 500, 500), ((), 2**17, 1024), ((4096,), None, 1024)],
+    [((), None, LONG_LENGTH), ((9,), None, 29), ((9,), 500, 500), ((), 2**17, 1024), ((500, 4096), None, 1024)],
 )
 def test_long_sentences_go_beyond_windows_or_to_the_last_position_as_far_as_memory_goes(
     window_sizes: tuple[int, ...], max_len: int | None, longest: int
 ) -> None:
-    weights = torch.randn(V, V, dtype=torch.float64)
+    weights, sizes = torch.randn(V, V, dtype=torch.float64), []
 
-    def measured(wrong_from: int) -> Result:
+    def full(tokens: Tensor) -> Tensor:
+        sizes.append(tokens.numel())
+        return weights[tokens]
+
+    def measured(wrong_from: int, id_: str = "lengths") -> Result:
         def step(tokens: Tensor, n: int | None) -> tuple[Tensor, int]:
             n = (n or 0) + tokens.size(1)
             return weights[tokens] + (n >= wrong_from), n
 
-        pair = Functions(
-            lambda tokens: weights[tokens], step, V, dtype=torch.float64, max_len=max_len, window_sizes=window_sizes
-        )
-        return CHECKS_BY_ID["lengths"].run({torch.float64: random_case(pair)})
+        more: dict[str, Any] = {"dtype": torch.float64, "max_len": max_len, "window_sizes": window_sizes}
+        pair = Functions(full, step, V, drop=lambda n, dropped: n - dropped, **more)
+        return CHECKS_BY_ID[id_].run({torch.float64: random_case(pair)})
 
     assert measured(longest).failed
     assert measured(longest + 1).passed
+    assert measured(longest + 1, "rollback").passed
+    assert max(sizes) <= 1024
 
 
 def test_what_is_generated_begins_with_the_whole_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +367,7 @@ def test_a_model_of_functions_offers_what_it_is_given() -> None:
     results = check_cache(Functions(full, step, V, **more, dtype=torch.float64, max_len=MAX_LEN)).checks
     passed = {"steps", "chunks", "lengths", "causal.values", "causal.gradient", "batch", "rows", "rollback"}
     assert {result.id for result in results if result.passed} >= passed
-    results = check_cache(Functions(torch.inference_mode()(full), step, V, **more, dtype=torch.float64)).checks
+    results = run(Functions(torch.inference_mode()(full), step, V, **more, dtype=torch.float64)).checks
     assert [r.detail for r in results if r.id == "causal.gradient"] == ["its full pass is computed without gradients"]
 
 
@@ -375,8 +380,20 @@ def test_a_model_that_cannot_step_is_told_in_its_own_words_and_proves_nothing() 
     assert not results["steps"].offered
     assert results["steps"].detail == "IndexError: index out of range in self"
     assert results["causal.values"].passed
-    with pytest.raises(AssertionError, match=r"\Asteps: IndexError: index out of range in self\ncausal"):
+    with pytest.raises(AssertionError, match=r"\Asteps: IndexError: index out of range in self\nlengths: .*\ncausal"):
         check_cache(Raising("no mask"))
+
+
+def test_a_model_that_cannot_be_stepped_to_its_last_token_fails_unless_that_is_known() -> None:
+    class Short(Toy):
+        def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
+            if sum(cache.chunks) + tokens.size(1) == MAX_LEN:
+                raise IndexError("the cache is full")
+            return super().feed(tokens, cache, mask)
+
+    with pytest.raises(AssertionError, match=r"\Alengths: IndexError: the cache is full\Z"):
+        check_cache(Short())
+    assert check_cache(Short(), skip=("lengths",)).passed
 
 
 @pytest.mark.parametrize("calls", [[], [(27,)], [(3, 9), (3, 9)]])  # shapes of ids; those of the tokens are (3, 9)
