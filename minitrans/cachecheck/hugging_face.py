@@ -145,10 +145,12 @@ class HFModel(CachedModel[DecodingState]):
         flat = {i for ids in special for i in (ids if isinstance(ids, list) else [ids])}
         self._config, self.dtype = config, next(model.parameters()).dtype
         self.name = f"{type(model).__name__} of transformers {transformers.__version__}"
-        self.ordinary = [i for i in range(config.vocab_size) if i not in flat]
+        n_ids = config.vocab_size  # of the target
         if self.has_source:
+            n_ids = min(n_ids, _token_embedding(model.get_encoder()).num_embeddings)
             starts = (id_ for each in (model.generation_config, model.config) for id_ in _integers(each, START_KEYS, 0))
             self.first = next(starts, 0)
+        self.ordinary = [i for i in range(n_ids) if i not in flat]
         self.max_len = next(_integers(config, MAX_LEN_KEYS, 1), None)
         self.window_sizes = sorted({*_integers(config, WINDOW_KEYS, 1)})
         self.variants = {each: partial(type(self), self.model, each) for each in self.variant_names}
@@ -188,12 +190,16 @@ class HFModel(CachedModel[DecodingState]):
 
     def make_cache(self, capacity: int) -> Any:
         """An empty cache of theirs, for as many tokens as `capacity`; override it for a class of your own."""
-        if self._way == "static":
-            return transformers.StaticCache(config=self._config, max_cache_len=capacity)
         cache = transformers.DynamicCache(config=self._config)
         if self._way == "rollback":
             cache.activate_past_recording()
         return cache
+
+    def _new_cache_of_way(self, capacity: int) -> Any:
+        """That of `make_cache`; or theirs of a fixed size, whatever that is."""
+        if self._way == "static":
+            return transformers.StaticCache(config=self._config, max_cache_len=capacity)
+        return self.make_cache(capacity)
 
     def _logits_and_weights(self, output: Any, n_fed: int) -> list[Tensor]:
         """Logits; and weights, if they are wanted, with a column for each of the tokens so far.
@@ -245,7 +251,7 @@ class EncoderDecoder(HFModel):
     def new_cache(self, memory: Any, n_rows: int, capacity: int) -> DecodingState:
         """Two caches of theirs, for the target and the source."""
         cross = transformers.DynamicCache(config=self._config)
-        return DecodingState(transformers.EncoderDecoderCache(self.make_cache(capacity), cross), memory)
+        return DecodingState(transformers.EncoderDecoderCache(self._new_cache_of_way(capacity), cross), memory)
 
     def feed(self, tokens: Tensor, cache: DecodingState, mask: Tensor | None = None) -> list[Tensor]:
         """With the cache."""
@@ -262,8 +268,7 @@ class EncoderDecoder(HFModel):
 
     def embedding(self) -> nn.Module:
         """The decoder's."""
-        decoder = self.model.get_decoder()
-        return decoder.embed_tokens if hasattr(decoder, "embed_tokens") else decoder.get_input_embeddings()
+        return _token_embedding(self.model.get_decoder())
 
 
 class DecoderOnly(HFModel):
@@ -286,7 +291,7 @@ class DecoderOnly(HFModel):
             if self._way == "static":
                 raise NotOfferedError("its state is of a fixed size")
             return DecodingState(None)
-        return DecodingState(self.make_cache(capacity))
+        return DecodingState(self._new_cache_of_way(capacity))
 
     def feed(self, tokens: Tensor, cache: DecodingState, mask: Tensor | None = None) -> list[Tensor]:
         """With the cache."""
@@ -322,6 +327,11 @@ class DecoderOnly(HFModel):
     def embedding(self) -> nn.Module:
         """The only one."""
         return self.model.get_input_embeddings()
+
+
+def _token_embedding(part: Any) -> Any:
+    """That of an encoder or a decoder."""
+    return part.embed_tokens if hasattr(part, "embed_tokens") else part.get_input_embeddings()
 
 
 def _integers(config: Any, names: Sequence[str], least: int) -> Iterator[int]:

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import transformers
 from torch import Tensor
 
 from minitrans.cachecheck.cache_checks import LONG_LENGTH, MAX_DRAFT, MAX_LENGTH, chunk_deviation, extend_tokens
-from minitrans.cachecheck.check import MIN_FAULT, Report, dtype_tolerance, to_str
+from minitrans.cachecheck.check import MIN_FAULT, NotOfferedError, Report, dtype_tolerance, to_str
 from minitrans.cachecheck.hugging_face import HFModel, adapter_by_name
 from minitrans.cachecheck.protocol import ModelAndTokens
 from minitrans.cachecheck.runner import cases_by_dtype
@@ -132,8 +133,9 @@ def shortest_failing_chunks(case: ModelAndTokens[Any], limit: float) -> tuple[Te
         firsts = range(1, length) if length <= 3 * LONG_LENGTH else (length // 2, length - 1)
         two = [[first, length - first] for first in firsts]
         for chunks in [[length], *two, [*[1] * (length - 2), 2], [1] * length]:
-            if sum(chunks) == length and not chunk_deviation(part, chunks) <= limit:
-                return part.tokens, chunks
+            with suppress(NotOfferedError):  # it takes no such chunks
+                if sum(chunks) == length and not chunk_deviation(part, chunks) <= limit:
+                    return part.tokens, chunks
     return None
 
 

@@ -50,7 +50,7 @@ def test_it_is_run_in_the_way_that_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     no_weights = Mock(decoder_attentions=None, attentions=None, cross_attentions=None)
     with pytest.raises(NotOfferedError, match="it returns no attention weights"):
         model.variants["weights"]()._logits_and_weights(no_weights, 1)
-    assert isinstance(model.variants["static"]().make_cache(9), hugging_face.transformers.StaticCache)
+    assert isinstance(model.variants["static"]().new_cache(None, 1, 9).cache, hugging_face.transformers.StaticCache)
 
 
 @pytest.mark.parametrize("name", FAILING_CHECKS_BY_MODEL)
@@ -85,6 +85,13 @@ def test_what_a_configuration_demands_is_made_to_agree(name: str, kinds: list[st
     assert isinstance(model, hugging_face.DecoderOnly)
     assert sum(p.numel() for p in model.model.parameters()) < hugging_face.MAX_PARAMETERS
     assert not kinds or list(model.model.config.layer_types) == kinds
+    assert step_deviation(random_case(model)) <= dtype_tolerance(torch.float32)
+
+
+@pytest.mark.parametrize(("name", "smaller"), [("fsmt", "src_vocab_size"), ("marian", "decoder_vocab_size")])
+def test_sentences_are_made_of_ids_that_both_vocabularies_have(name: str, smaller: str) -> None:
+    model = hugging_face.small_model(name, **{smaller: 31, "share_encoder_decoder_embeddings": False})
+    assert 25 < model.ordinary[-1] < 31
     assert step_deviation(random_case(model)) <= dtype_tolerance(torch.float32)
 
 
@@ -149,6 +156,14 @@ def test_beyond_a_window_few_of_its_lengths_are_tried(monkeypatch: pytest.Monkey
     assert issue.shortest_failing_chunks(random_case(toy), FLOAT64_TOLERANCE) is None
     assert max(sum(call.args[1]) for call in tried.call_args_list) == 2 * 512
     assert tried.call_count < 1000
+
+    def one_by_one(_: object, chunks: list[int]) -> float:
+        if max(chunks) > 1:
+            raise NotOfferedError("it takes one token at a time")
+        return len(chunks) - 1.0
+
+    tried.side_effect = one_by_one
+    assert issue.shortest_failing_chunks(random_case(toy), FLOAT64_TOLERANCE)[1] == [1, 1]
 
 
 @pytest.mark.parametrize(("name", "n_programs"), [pytest.param("opt", 4, marks=pytest.mark.slow), ("bart", 1)])
