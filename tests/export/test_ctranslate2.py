@@ -28,7 +28,7 @@ ODD_LINES = ["", " \t ", "I  love\u2028you.\r", "Cafe\u0301 \u2581\u2581 a\u200d
 ODD_LINES += ["<s> </s> <unk> <0x41>", "cat " * 99, "机器🤖"]
 SENTENCES = (TEST_CORPUS_DIR / "test.en").read_text(encoding="utf-8").splitlines()[:300]
 TYPED_LINES = ["I don’t “know” – it’s…", "1. HELLO!! How are you ? I’m fine 😀"]  # as people do
-TYPED_LINES += ["“Good night”", "— ☂", "Ｈｉ,Tom"]
+TYPED_LINES += ["“Good night”", "— ☂", "Ｈｉ,Tom", "ΜΑΪ́ΟΥ"]  # the last is not NFC in lower case
 LINES = [*ODD_LINES, *TYPED_LINES, *SENTENCES, *(" ".join(SENTENCES[i : i + 9]) for i in range(0, 90, 9))]
 
 
@@ -110,7 +110,7 @@ def test_it_translates_as_we_do(folder: Path, translator: Translator) -> None:
 
 
 def test_its_readme_translates_as_we_do(folder: Path, translator: Translator) -> None:
-    shown = "[[tokenizer.encode(text) for line in lines for text, _ in reader.preprocess_line(line)], translate(lines)]"
+    shown = "[[tokenizer.encode(clean(s)) for x in lines for s, _ in reader.preprocess_line(x)], translate(lines)]"
     reader = translator.bundle.tokenizer.make_reader(translator.bundle.source_words)
     ids = translator.bundle.tokenizer.encode_batch(text for line in LINES for text, _ in reader.preprocess_line(line))
     assert run_readme_code(folder, LINES, "torch", shown) == [ids, translator.translate(LINES)]
