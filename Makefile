@@ -74,13 +74,13 @@ lint: .venv/ready
 # Playwright, of 170 MB, only where there is a Chromium for it to drive.
 EXTRAS = dev$(shell { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null && echo ,browser)
 
-# The programs in .venv name their Python, in a first line such as #!/home/me/minitrans/.venv/bin/python.
+# The programs in .venv name their Python by its path, and have been installed for its version.
 unmoved:
-	@[ ! -e $(BIN)/minitrans ] || [ -x "$$(sed '1s/..//;q' $(BIN)/minitrans)" ] || \
-		{ echo 'the programs in .venv do not run (was this folder moved?); rm -r .venv, then make it again' >&2; exit 2; }
+	@[ ! -e $(BIN)/pip ] || $(BIN)/pip --version >/dev/null 2>&1 || \
+		{ echo 'the programs in .venv do not run (another folder, or another Python?); rm -r .venv, then make it again' >&2; exit 2; }
 
 .venv/ready: pyproject.toml constraints.txt | unmoved
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) and "Python 3.11 to 3.14 is needed: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@

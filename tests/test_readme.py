@@ -127,11 +127,11 @@ def test_make_trains_if_there_is_no_model_of_these_settings_and_this_corpus(
 
 
 def test_make_says_what_to_do_in_a_folder_that_was_moved(tmp_path: Path) -> None:
-    names = ("pyproject.toml", "constraints.txt", ".venv/bin/minitrans", ".venv/ready")
+    names = ("pyproject.toml", "constraints.txt", ".venv/bin/pip", ".venv/ready")
     write_files(tmp_path, dict.fromkeys(names, "#!/gone/.venv/bin/python\n"))
     done = run_make(tmp_path, "-s", "test")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("the programs in .venv do not run (was this folder moved?); rm -r .venv, then make")
+    assert done.stderr.startswith("the programs in .venv do not run (another folder, or another Python?); rm -r .venv")
 
 
 def test_the_demo_ends_with_what_a_shell_runs() -> None:

@@ -73,6 +73,8 @@ def translate_command(args: Namespace) -> int:
     if args.resume and (args.n_best or not args.output):
         raise UserError("--resume needs --output, and a line for every line, so no --n-best; change the flags")
     if args.resume and os.path.exists(args.output):
+        if not os.path.isfile(args.output):
+            raise UserError("--resume writes a regular file; give another --output")
         logger.warning("%s is there already; nothing is left to do", args.output)
         return 0
     with contextlib.ExitStack() as stack:
@@ -182,8 +184,8 @@ def prompt_lines() -> Iterator[bytes]:
     """The lines of a terminal, each after a prompt, until end of file."""
     print("a sentence a line; Ctrl-D ends", file=sys.stderr)
     if sys.stdout.isatty():
-        import readline  # noqa: F401 (lets `input` edit lines, which it does on a terminal alone)
-
+        with contextlib.suppress(ImportError):  # some Pythons have none
+            import readline  # noqa: F401 (lets `input` edit lines, which it does on a terminal alone)
         with contextlib.suppress(EOFError):
             while True:
                 yield input("> ").encode(errors="surrogateescape") + b"\n"
