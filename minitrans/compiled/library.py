@@ -76,7 +76,7 @@ def call_function(library: ctypes.CDLL, dtype: torch.dtype, name: str, *argument
     function = getattr(library, f"{name}_{DTYPE_SUFFIXES[dtype]}")
     result = function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments))
     if function.restype in (c_bool, c_void_p) and not result:
-        raise MemoryError("compiled code gets no memory")
+        raise MemoryError("there is not enough memory for compiled code")
     return result
 
 
@@ -90,15 +90,16 @@ def _compile_and_load(source: Path) -> ctypes.CDLL | str:
         return f"CXX is {command!r}, which is no command ({error})"
     if not compiler:
         return "no C++ compiler is here; install one, such as g++"
-    parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, compiler, _cpu_features()]
+    parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, compiler, _cpu_features(), platform.libc_ver()]
     name = f"{source.stem}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
     try:
         place = Path(os.environ.get("XDG_CACHE_HOME", ""))  # ignored, as its specification says, if it is relative
         cache = (place if place.is_absolute() else Path.home() / ".cache") / "minitrans-compiled"
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_private(cache)
-        flags = [*dropwhile(lambda word: not word.startswith("-"), compiler)]  # repeated, so that they win: g++ -O1
-        library = _load_cached(cache, name) or _build_cached([*compiler, *CXX_FLAGS, *flags, str(source)], cache, name)
+        own_flags = [*dropwhile(lambda word: not word.startswith("-"), compiler)]  # repeated, so that they win: g++ -O1
+        path = _find_cached(cache, name) or _build_cached([*compiler, *CXX_FLAGS, *own_flags, str(source)], cache, name)
+        library = ctypes.CDLL(str(path))
         library.usable.restype = c_bool
         if not library.usable():
             raise OSError("the system does not let it use the processor's tile unit")
@@ -110,20 +111,20 @@ def _compile_and_load(source: Path) -> ctypes.CDLL | str:
     return library
 
 
-def _load_cached(cache: Path, name: str) -> ctypes.CDLL | None:
-    """A library of that name that is whole (the name ends with a hash of what was compiled) and can be loaded."""
+def _find_cached(cache: Path, name: str) -> Path | None:
+    """The library of that name, if it is there and whole: its name ends with a hash of what it was made as."""
     for path in cache.glob(f"{name}-*{LIBRARY_SUFFIX}"):
-        with suppress(OSError):  # another process has tidied up, or another system with this home needs newer libraries
+        with suppress(FileNotFoundError):  # another process has tidied up
             _check_private(path)
             if path == _hashed_path(cache, name, path.read_bytes()):
                 with suppress(OSError):  # the file system is read-only
                     os.utime(path)
-                return ctypes.CDLL(str(path))
+                return path
     return None
 
 
-def _build_cached(command: list[str], cache: Path, name: str) -> ctypes.CDLL:
-    """Compile a library into the cache as its user's alone, and load it."""
+def _build_cached(command: list[str], cache: Path, name: str) -> Path:
+    """Compile a library into the cache as its user's alone."""
     if os.isatty(2):
         print(f"minitrans: compiling {command[-1]}, once on this machine ...", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="compiling-", dir=cache) as folder:
@@ -142,7 +143,7 @@ def _build_cached(command: list[str], cache: Path, name: str) -> ctypes.CDLL:
             path = _hashed_path(cache, name, file.read())
         os.replace(made, path)
     _evict_oldest(cache)
-    return ctypes.CDLL(str(path))
+    return path
 
 
 def _evict_oldest(cache: Path) -> None:

@@ -8,6 +8,7 @@ import shlex
 import time
 import warnings
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,8 @@ def train(config: RunConfig) -> dict[str, Scores]:
         model.to("cpu", torch.float32).eval()
         bundle = Bundle(model, tokenizer, config.data.source, config.data.target, _rank_training_words(config, data))
         bundle, scores = _score_bundle(config, bundle, data)
-        curve = plot_training_curve(config.run_dir / METRICS, kept=best["global_step"])
-        write_file(config.run_dir / CURVE, chart_as_svg(curve))
+        curve = chart_as_svg(partial(plot_training_curve, config.run_dir / METRICS, kept=best["global_step"]))
+        write_file(config.run_dir / CURVE, curve)
         step, n_parameters = best["global_step"], count_parameters(model.config)
         card = render_template(
             "run_card.md", config=config, bundle=bundle, scores=scores, step=step, n_parameters=n_parameters

@@ -1,6 +1,7 @@
 """What the illustrated chapters show: masks, attention weights of one sentence pair, cached against full decoding."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,7 @@ def decoding_error_chart(subject: ModelAndPairs) -> dict[str, object]:
     """The error of cached against full decoding by dtype and position: a chart, and its numbers."""
     deviations = {dtype_name(d): step_deviations(subject.to(d).case()) for d in (torch.float64, *LOWER_DTYPES)}
     return {
-        "chart": chart_as_svg(plot_step_deviations(deviations)),
+        "chart": chart_as_svg(partial(plot_step_deviations, deviations)),
         "dtypes": list(deviations),
         "positions": list(zip(*deviations.values(), strict=True)),
     }
