@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import Mock
@@ -154,6 +155,13 @@ resource.setrlimit(resource.RLIMIT_AS, (used + 2**28,) * 2)
 def test_that_memory_has_run_out_is_said(work: str, code: int, said: str) -> None:
     ended = subprocess.run([sys.executable, "-c", LITTLE_MEMORY + work], capture_output=True, text=True)
     assert (ended.returncode, said in ended.stderr) == (code, True)
+
+
+def test_all_of_many_tokens_are_sorted_in_no_time() -> None:
+    fast = compiled_stepper(random_model(17, vocab_size=30_000))
+    started = time.perf_counter()
+    likeliest_first_tokens(fast, 30_000)
+    assert time.perf_counter() - started < 0.5
 
 
 def test_what_does_not_fit_is_refused() -> None:
