@@ -35,6 +35,7 @@ transformers.utils.logging.disable_progress_bar()  # there is one for each file,
 
 BATCH_LINES = 64  # lines that are translated at once
 LOGIT_TOLERANCE = 1e-12  # of logits in float64, absolute or as a share of the logit, whichever is larger
+MAX_VERIFIED_LENGTH = 512  # tokens whose logits are compared: of more, attention's weights might not fit into memory
 N_VERIFIED_WORDS = 20_000  # of the words that training showed, how many the proof tokenizes
 
 # What `text.reading.clean` turns into one space, with SentencePiece's mark for a space. (Regular expressions of other
@@ -249,6 +250,9 @@ def find_mismatches(engine: Engine, bundle: Bundle) -> Iterator[str]:
     stepper = CachedStepper(model)
     if not (distance := _logit_difference(engine, model)) <= LOGIT_TOLERANCE:
         yield f"logits differ by {distance:.1e} (at most {LOGIT_TOLERANCE:g})"
+    parts = engine.model.get_encoder(), engine.model.get_decoder()
+    if not all(torch.equal(part.embed_positions.weight, model.positions) for part in parts):
+        yield "its positions are others"
     src_ids = random_rows(model, (24, 1, 9, 15))
     if engine_decode(engine, bundle, src_ids) != [hypothesis.ids for hypothesis in greedy_decode(stepper, src_ids)]:
         yield "greedy decoding finds other tokens"
@@ -260,8 +264,8 @@ def find_mismatches(engine: Engine, bundle: Bundle) -> Iterator[str]:
 @torch.no_grad()
 def _logit_difference(engine: Engine, model: Transformer) -> float:
     """The largest difference in a logit, relative where the logit is above 1, on ragged rows."""
-    c = model.config
-    src_ids, tgt_in = random_rows(model, (c.max_len, 1, 9, 15)), random_rows(model, (c.max_len,) * 4)
+    c, n = model.config, MAX_VERIFIED_LENGTH
+    src_ids, tgt_in = random_rows(model, (n, 1, 9, 15)), random_rows(model, (n,) * 4)
     tgt_in = torch.cat([torch.full((4, 1), c.bos_id), tgt_in[:, :-1]], 1)
     expected = model(src_ids, tgt_in)
     logits = engine.model(input_ids=src_ids, attention_mask=src_ids != c.pad_id, decoder_input_ids=tgt_in).logits

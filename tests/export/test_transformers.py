@@ -157,6 +157,7 @@ def test_what_a_user_names_stands_in_the_card_as_it_is(tmp_path: Path) -> None:
 # -- what is refused ------------------------------------------------------------------------------------------------
 
 
+LATE = torch.eye(30, 12).flip(0)  # the last positions
 # What is broken before the proof: the weights, or a file and a text in it; and what the proof says.
 EXPORT_FAULTS: dict[str, tuple[Any, str]] = {
     "a billionth": (
@@ -172,6 +173,10 @@ EXPORT_FAULTS: dict[str, tuple[Any, str]] = {
     "another beginning": (("generation_config.json", 'start_token_id": 1', 'start_token_id": 2'), "greedy decoding"),
     "nan": (lambda weights: {name: w * torch.nan for name, w in weights.items()}, "logits differ by nan"),
     "eps": (None, "logits differ by"),
+    "a late position": (
+        lambda weights: weights | {(p := "model.decoder.embed_positions.weight"): weights[p] + LATE},
+        "its positions are others",
+    ),
 }
 
 
@@ -188,6 +193,7 @@ def test_what_computes_otherwise_is_refused(fault: str, tmp_path: Path, monkeypa
         assert old in text
         (folder / name).write_text(text.replace(old, new), encoding="utf-8")
 
+    monkeypatch.setattr(export_transformers, "MAX_VERIFIED_LENGTH", 18)
     if broken is None:
         bundle.model.encoder.norm.eps = 0.25
     elif callable(broken):
