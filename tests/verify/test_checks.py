@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -24,7 +25,8 @@ from minitrans.verify.checks import CHECKS
 from minitrans.verify.checks.decoding import overfit_running_example
 from minitrans.verify.checks.heads import attention_modules
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
-from minitrans.verify.subject import ModelAndPairs, fresh_model, model_and_random_pairs
+from minitrans.verify.subject import ModelAndPairs, fresh_model, model_and_id_pairs, model_and_random_pairs
+from minitrans.verify.transformer_adapter import TransformerAdapter
 
 CHECK_BY_ID = {check.id: check for check in CHECKS}
 
@@ -197,6 +199,20 @@ def test_a_heat_map_without_its_masked_or_other_cells_is_wrong(what: str, monkey
 
     monkeypatch.setattr(checks.masks, "head_heat_maps", incomplete)
     assert 0.0 < CHECK_BY_ID["C22"].measure(subject_with()) < math.inf
+
+
+def test_where_work_grows_with_the_square_only_a_part_of_long_sentences_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sentences = [[9] * 60, [8] * 70]
+    subject = model_and_id_pairs(Transformer(replace(fresh_model().config, max_len=99)), sentences, sentences, [])
+    draw, feed = Mock(wraps=head_heat_maps), Mock(wraps=TransformerAdapter(subject.model).feed)
+    monkeypatch.setattr(checks.masks, "head_heat_maps", draw)
+    monkeypatch.setattr(TransformerAdapter, "feed", lambda _, *given: feed(*given))
+    assert CHECK_BY_ID["C22"].measure(subject) == 0.0
+    assert [call.args[0].shape[1:] for call in draw.call_args_list] == [(40, 40)] * 3
+    assert CHECK_BY_ID["cache.chunks"].measure(subject) < 1e-12
+    assert feed.call_count < 1000
 
 
 @needs_compiled
