@@ -128,15 +128,15 @@ def extend_tokens(case: ModelAndTokens[Any], length: int) -> Tensor:
     return torch.cat(pieces, 1)[:, :length]
 
 
-@claim("greedy", "tokens that differ by more than rounding", tolerance=0.0, lower=())
+@claim("greedy", "ordinary tokens that differ by more than rounding", tolerance=0.0, lower=())
 def greedy_differences(case: ModelAndTokens[Any]) -> Deviation:
     """Greedy decoding from the cache chooses what it chooses without one."""
     tokens, cache = case.tokens[:, :1], case.new_cache()
-    new, n_different = tokens, 0
+    new, n_different, ordinary = tokens, 0, torch.tensor(list(case.model.ordinary))
     for _ in range(case.tokens.size(1) - 1):
         cached, full = case.feed(new, cache)[0][:, -1], case.with_tokens(tokens).full_pass()[0][:, -1]
-        new = cached.argmax(-1, keepdim=True)
-        below_best = full.amax(-1, keepdim=True) - full.gather(-1, new)
+        new = ordinary[cached[:, ordinary].argmax(-1, keepdim=True)]
+        below_best = full[:, ordinary].amax(-1, keepdim=True) - full.gather(-1, new)
         n_different += int((~(below_best <= dtype_tolerance(case.model.dtype))).sum())
         tokens = torch.cat([tokens, new], 1)
     return Deviation(n_different)
@@ -436,7 +436,7 @@ def fork_deviation(case: ModelAndTokens[Any]) -> Deviation:
 def interleaved_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Two caches in use at once on one model do not mix."""
     reverse = case.with_rows(torch.arange(len(case.tokens)).flip(0))
-    both = [case, reverse.with_tokens(case.tokens.flip(0, 1))]
+    both = [case, reverse.with_tokens(torch.cat([case.tokens[:, :1], case.tokens[:, 1:].flip(1)], 1).flip(0))]
     caches = [each.new_cache() for each in both]
     steps: list[list[list[Tensor]]] = [[], []]
     for pieces in zip(*(each.tokens.split(1, 1) for each in both), strict=True):

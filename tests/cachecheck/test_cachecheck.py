@@ -452,6 +452,19 @@ def test_logits_are_measured_by_the_largest_of_sentences_that_begin_with_the_fir
         assert ((case.tokens == first) == (torch.arange(9) == 0)).all()
 
 
+def test_ids_that_are_not_ordinary_stand_only_where_every_target_begins() -> None:
+    weights = torch.randn(V, V, dtype=torch.float64)
+    weights[:, 0] = 9.0  # the likeliest of all
+
+    def full(tokens: Tensor) -> Tensor:
+        n_special = nn.functional.pad((tokens[:, 1:] < 2).cumsum(1), (1, 0))
+        return weights[tokens] + n_special[..., None] * torch.arange(V)
+
+    pair = Functions(full, lambda tokens, cache: (weights[tokens], cache), V, first=1, dtype=torch.float64)
+    pair.ordinary = range(2, V)
+    assert failed_results(pair).keys() == {"reach"}  # logits are those of their own token alone
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("lowest", [-1e4, -1e9, -1e38, -math.inf])
 def test_tokens_that_are_never_put_out_neither_fail_a_right_model_nor_hide_a_fault(
