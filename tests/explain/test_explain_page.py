@@ -18,6 +18,7 @@ import minitrans
 from minitrans.errors import UserError
 from minitrans.explain.page import MAX_WEIGHT_BYTES, ExplanationPage, fitting_counts
 from minitrans.explain.tracing import ATTENTION_KINDS
+from minitrans.model.transformer import Transformer
 from minitrans.translate.translator import Translator
 
 TEXTS = ["I love you.", "Machine learning is fun."]
@@ -109,35 +110,23 @@ def test_as_many_layers_and_sentences_as_fit(sizes: list[int], n_layers: int, ex
 
 
 def test_what_is_left_out_is_said_and_the_last_layers_stay(
-    explanation: ExplanationPage, monkeypatch: pytest.MonkeyPatch
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = explanation.sentences[0]
-
-    def third(of_layer: Tensor) -> Tensor:
-        return torch.cat([of_layer * 0, of_layer * 0, of_layer])
-
-    encoder, decoder, cross = map(third, first.attention[2:5])
-    attention = first.attention._replace(encoder=encoder, decoder=decoder, cross=cross)
-    deep = replace(
-        first,
-        config=replace(first.config, n_layers=3),
-        translation=first.translation._replace(attention=attention),
-        stepwise_decoder=third(first.stepwise_decoder),
-        stepwise_cross=third(first.stepwise_cross),
-        max_forbidden_weight=0.25,
-        n_padded=1,
-    )
-    numbers = encoder[0].numel() + 2 * decoder[0].numel() + 2 * cross[0].numel()
-    monkeypatch.setattr("minitrans.explain.page.MAX_WEIGHT_BYTES", numbers * 16 // 3)
-    html = ExplanationPage([deep, deep]).html
+    torch.manual_seed(1)
+    deep = Transformer(replace(translator.bundle.model.config, n_layers=3)).eval()
+    (traced,) = minitrans.explain(Translator(replace(translator.bundle, model=deep)), TEXTS[0]).sentences
+    cross, stepwise = traced.attention.cross, (traced.stepwise_decoder, traced.stepwise_cross)
+    n_weights = sum(weights[0].numel() for weights in (*traced.attention[2:5], *stepwise))
+    monkeypatch.setattr("minitrans.explain.page.MAX_WEIGHT_BYTES", n_weights * 16 // 3)
+    html = ExplanationPage([replace(traced, max_forbidden_weight=0.25, n_padded=1)] * 2).html
     assert "only the attention of the last 1 of 3 layers is shown." in html
     assert "only the first 1 of 2 sentences are shown." in html
     data = page_data(html)
     assert data["layers"] == [3]
     (shown,) = data["sentences"]
     assert torch.equal(unpack_weights(shown["full"]["cross"], cross[2:]), cross[2:])
-    for kind, weights in (("decoder", first.stepwise_decoder), ("cross", first.stepwise_cross)):
-        assert torch.equal(unpack_weights(shown["cached"][kind], weights), weights)
+    for kind, weights in zip(("decoder", "cross"), stepwise, strict=True):
+        assert torch.equal(unpack_weights(shown["cached"][kind], weights[2:]), weights[2:])
     assert (shown["forbidden"], shown["padded"]) == (0.25, 1)
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from bench_decode import CT2, HF, OURS, IdLists
 from bench_helpers import interrupted_output, needs_ctranslate2, needs_peers, needs_transformers, refusal_line
+from conftest import randomize
 from time_budget import TimeBudget
 
 from minitrans.model.decoding import CachedStepper, greedy_decode
@@ -27,12 +28,7 @@ PEER_PARAMS = [pytest.param(HF, marks=needs_transformers), pytest.param(CT2, mar
 @pytest.fixture
 def model() -> Transformer:
     """One whose outputs end, some sooner than others."""
-    torch.manual_seed(5)
-    model = Transformer(MODEL_CONFIG).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.4)
-    return model
+    return randomize(Transformer(MODEL_CONFIG), 5).float()
 
 
 @pytest.fixture
@@ -114,10 +110,7 @@ def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_peer_that_differs_is_told_and_one_sentence_is_enough(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def cut_off(self: object, sources: IdLists, beam: int = 1) -> IdLists:
-        return [[] for _ in sources]
-
-    monkeypatch.setattr(bench_decode.HuggingFaceDecoder, "__call__", cut_off)
+    monkeypatch.setattr(bench_decode.HuggingFaceDecoder, "__call__", lambda _, sources, beam=1: [[] for _ in sources])
     assert bench_decode.main(["--json", *FLAGS, "--single", "1"]) == 1
     assert f"{HF} decodes something else" in capsys.readouterr().err
 
@@ -150,16 +143,12 @@ def test_a_round_is_every_contender_once(sources: IdLists) -> None:
 
 
 def test_no_cache_is_timed_once_where_it_takes_long(monkeypatch: pytest.MonkeyPatch, sources: IdLists) -> None:
-    calls: list[str] = []
-
-    def time_batch(decode: Any, batch: IdLists, beam: int) -> tuple[float, IdLists]:
-        calls.append(decode)
-        return 9.0, [[7]]
-
+    time_batch = Mock(return_value=(9.0, [[7]]))
     monkeypatch.setattr(bench_decode, "time_batch", time_batch)
     decoders: Any = {name: name for name in (HF, bench_decode.OURS_NO_CACHE)}
     *_, timings = bench_decode.time_decoders(decoders, [sources], range(4))
-    assert (calls.count(HF), calls.count(bench_decode.OURS_NO_CACHE)) == (4, 1)
+    timed = [call.args[0] for call in time_batch.call_args_list]
+    assert (timed.count(HF), timed.count(bench_decode.OURS_NO_CACHE)) == (4, 1)
     assert timings[bench_decode.OURS_NO_CACHE] == ([9.0], [[7]])
 
 

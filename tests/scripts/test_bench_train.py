@@ -35,11 +35,6 @@ class BatchRecorder(BenchTrainer):
         return 0.0
 
 
-def fake_cpu_flags(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have this machine be one with these flags."""
-    monkeypatch.setattr(bench_train, "describe_machine", lambda: THIS_MACHINE | {"flags": flags})
-
-
 @pytest.fixture(scope="module")
 def workload(tmp_path_factory: pytest.TempPathFactory) -> Workload:
     return bench_train.make_workload(TINY_SETTINGS, tmp_path_factory.mktemp("bench"))
@@ -114,7 +109,7 @@ def test_nn_transformer_ignores_padding_and_the_future(workload: Workload) -> No
 
 
 def test_the_plain_formulas_give_the_same_losses(workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_cpu_flags(BF16_CPU_FLAGS, monkeypatch)
+    monkeypatch.setattr(bench_train, "describe_machine", lambda: THIS_MACHINE | {"flags": BF16_CPU_FLAGS})
     rows = list(bench_train.compare_losses_with_plain(workload, range(1, 51)))
     assert [row["step"] for row in rows] == list(bench_train.SHOWN_LOSS_STEPS)
     for row in rows:
@@ -138,7 +133,7 @@ def test_peak_memory_is_that_of_a_child(workload: Workload) -> None:
 def test_json_holds_every_number_that_the_processor_can_give(
     flags: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fake_cpu_flags(flags, monkeypatch)
+    monkeypatch.setattr(bench_train, "describe_machine", lambda: THIS_MACHINE | {"flags": flags})
     monkeypatch.setattr(bench_train, "peak_memory", lambda contender, workload: 123.0)
     precisions = ["fp32", "bf16"] if flags == BF16_CPU_FLAGS else ["fp32"]
     assert bench_train.main(["--json", *FLAGS]) == 0

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import results_table
 import yaml
-from command_helpers import tiny_flags
+from command_helpers import run_cli, tiny_flags
 
-from minitrans import cli
 from minitrans.text.lines import read_lines
 from minitrans.training import distillation
 from minitrans.translate.scoring import score
@@ -20,12 +19,11 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def argv(sixty_pair_corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def argv(sixty_pair_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Two short runs on few sentences, with a teacher of each direction and a student."""
     monkeypatch.setattr(distillation, "SEEDS", (1,))
-    with pytest.raises(SystemExit, match=r"^0$"):
-        cli.main(["train", *tiny_flags(sixty_pair_corpus, 4), "--tokenizer.vocab_size", "600", "--print-config"])
-    config = yaml.safe_load(capsys.readouterr().out)
+    settings = *tiny_flags(sixty_pair_corpus, 4), "--tokenizer.vocab_size", "600"
+    config = yaml.safe_load(run_cli("train", *settings, "--print-config")[1])
     config["data"]["path"] = "nowhere/at-all"
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     (tmp_path / "tiny").symlink_to(sixty_pair_corpus)

@@ -8,16 +8,7 @@ from types import ModuleType, SimpleNamespace
 import draw_pictures
 import pytest
 import typing_noise
-from typing_noise import (
-    EMOJI,
-    NEIGHBOURS_BY_KEY,
-    SENTENCE_NOISES,
-    TYPING_ERROR_NOISES,
-    WORD_NOISES,
-    TypedLine,
-    TypingNoise,
-    normalize,
-)
+from typing_noise import NEIGHBOURS_BY_KEY, SENTENCE_NOISES, TYPING_ERROR_NOISES, WORD_NOISES, TypedLine, normalize
 
 from minitrans.translate.translator import Translation, Translator
 
@@ -53,7 +44,7 @@ def test_a_kind_changes_a_line_as_its_name_says(kind: str, line: str, typed: str
     assert SENTENCE_NOISES[kind](line, Random(1)) == TypedLine(typed)
 
 
-def draw_variants(kind: TypingNoise, line: str) -> set[TypedLine | None]:
+def draw_variants(kind: typing_noise.TypingNoise, line: str) -> set[TypedLine | None]:
     """All that a kind makes of a line, its additions in tuples."""
     sentences = [kind(line, Random(seed)) for seed in range(500)]
     return {each and each._replace(output_suffixes=tuple(each.output_suffixes)) for each in sentences}
@@ -72,7 +63,7 @@ def test_a_kind_with_a_choice_makes_all_of_them() -> None:
         TypedLine(f"{n}. No.", output_prefix=f"{n}") for n in range(1, 10)
     }
     assert draw_variants(SENTENCE_NOISES["emoji after"], "No.") == {
-        TypedLine(f"No. {mark}", output_suffixes=(mark,)) for mark in EMOJI
+        TypedLine(f"No. {mark}", output_suffixes=(mark,)) for mark in typing_noise.EMOJI
     }
     right = {"No.": ["不。"], "I see.": ["我明白。", "我懂。"]}
     assert draw_variants(typing_noise.second_sentence_noise(right), "No.") == {
