@@ -20,10 +20,6 @@ from minitrans.text.lines import MAX_LINE_BYTES, escape_controls, iter_lines, re
 from minitrans.text.reading import clean
 
 
-def decode_lines(content: bytes) -> list[str]:
-    return list(iter_lines(io.BytesIO(content), "input"))
-
-
 @pytest.mark.parametrize(
     ("content", "lines"),
     [
@@ -40,7 +36,7 @@ def decode_lines(content: bytes) -> list[str]:
     ],
 )
 def test_lines(content: bytes, lines: list[str]) -> None:
-    assert decode_lines(content) == lines
+    assert list(iter_lines(io.BytesIO(content), "input")) == lines
 
 
 # No end, no line, lines without text, carriage returns, one line, one that is longer than a part, byte-order marks.
@@ -65,7 +61,7 @@ def test_a_line_is_in_the_part_in_which_it_begins(content: bytes, n: int) -> Non
         stream.seek(start)
         lines += list(iter_lines(stream, "input", numbers))
         before += len(want)
-    assert lines == decode_lines(content)
+    assert lines == list(iter_lines(io.BytesIO(content), "input"))
 
 
 @pytest.mark.skipif(not shutil.which("split"), reason="no split here")

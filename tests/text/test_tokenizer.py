@@ -161,13 +161,10 @@ def test_file_pickle_and_copy_keep_the_bytes(tmp_path: Path, tokenizer: Tokenize
         assert other.encode("the cat 鱼") == tokenizer.encode("the cat 鱼")
 
 
-def test_a_path_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot read the tokenizer .*No such file"):
-        Tokenizer.load(tmp_path / "tokenizer.model")
-
-
-def test_load_a_damaged_file(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_load_a_file_that_is_not_there_or_damaged(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = tmp_path / "tokenizer.model"
+    with pytest.raises(UserError, match=r"cannot read the tokenizer .*No such file"):
+        Tokenizer.load(path)
     tokenizer.save(path)
     whole = path.read_bytes()
     pieces = [b"<0x41>", "鱼".encode()]
