@@ -1,6 +1,6 @@
 """What a stranger types or hands over, drawn at random: one line, exit code 2, nothing written, and soon.
 
-The tests that draw take seconds. HYPOTHESIS_PROFILE=long has them draw as long as one likes.
+The tests that draw take seconds. HOSTILE_EXAMPLES=10000 has them draw for as long as one likes.
 """
 
 import os
@@ -23,10 +23,7 @@ from minitrans.cachecheck.check import Report
 from minitrans.training.config import SECTIONS
 from minitrans.verify import run_checks
 
-settings.register_profile("long", deadline=None, max_examples=10_000)
-HYPOTHESIS_SETTINGS = (
-    settings(max_examples=60) if os.environ.get("HYPOTHESIS_PROFILE") != "long" else settings.get_profile("long")
-)
+HYPOTHESIS_SETTINGS = settings(max_examples=int(os.environ.get("HOSTILE_EXAMPLES", "60")))
 
 
 def quick_refusal_message(*words: str | Path, unchanged: Path) -> str:
@@ -51,14 +48,11 @@ VALUES = [
     *("1:1:1:1:1", "2001-99-99", "!!int x"),
     *("!!python/object/apply:os.getcwd []", "{class_path: os.getcwd}", "os.getcwd", "minitrans.cli.main", "%s", "{0}"),
 ]
+any_setting = st.tuples(st.sampled_from(SETTING_NAMES), st.sampled_from(VALUES) | st.text(max_size=5))
 
 
 @settings(HYPOTHESIS_SETTINGS)
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(SETTING_NAMES), st.sampled_from(VALUES) | st.text(max_size=5)), min_size=1, max_size=2
-    )
-)
+@given(st.lists(any_setting, min_size=1, max_size=2))
 def test_any_setting_of_any_value_ends_in_one_line(offline_cwd: Path, drawn: list[tuple[str, str]]) -> None:
     """Where the value is right after all, there is still no corpus."""
     flags = [f"--{name}={value}" for name, value in drawn]
@@ -66,8 +60,9 @@ def test_any_setting_of_any_value_ends_in_one_line(offline_cwd: Path, drawn: lis
 
 
 @settings(HYPOTHESIS_SETTINGS)
-@given(st.sampled_from(SETTING_NAMES), st.sampled_from(VALUES) | st.text(max_size=5), st.booleans())
-def test_any_setting_of_a_file_ends_in_one_line(offline_cwd: Path, name: str, value: str, quoted: bool) -> None:
+@given(any_setting, st.booleans())
+def test_any_setting_of_a_file_ends_in_one_line(offline_cwd: Path, drawn: tuple[str, str], quoted: bool) -> None:
+    name, value = drawn
     section, _, key = name.rpartition(".")
     setting = f"{key}: {yaml.safe_dump(value) if quoted else value}\n"
     path = offline_cwd / "c.yaml"
