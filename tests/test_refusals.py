@@ -56,10 +56,8 @@ BAD_COMMANDS = [
     ("translate RUN a --sample 0", "argument --sample: it must be a whole number from 1 to 2147483647, not 0"),
     (f"translate RUN a --sample {'9' * 30}", "argument --sample: it must be a whole number from 1 to 2147483647, not"),
     ("translate RUN a --seed -1", "argument --seed: it must be a whole number from 0 to 4294967295, not -1"),
-    *(
-        (f"translate RUN a --threads {n}", f"--threads: it must be a whole number from 1 to {N_CORES} (this machine's")
-        for n in (0, 100_000)
-    ),
+    ("translate RUN a --threads 0", f"--threads: it must be a whole number from 1 to {N_CORES} (this machine's"),
+    ("translate RUN a --threads 100000", f"--threads: it must be a whole number from 1 to {N_CORES} (this machine's"),
     ("translate RUN a --length-penalty nan", "--length-penalty: it must be a number from -10 to 10 (beyond, rounding "),
     ("translate RUN a --length-penalty 1e30", "--length-penalty: it must be a number from -10 to 10 (beyond, rounding"),
     ("translate RUN a --batch-tokens many", "argument --batch-tokens: it must be a whole number from 1 to 2147483647"),
@@ -220,10 +218,8 @@ BAD_FLAGS = [
     (f"{STREAM} --trainer.check_val_every_n_epoch 2", "no end: set trainer.check_val_every_n_epoch to null"),
     (f"{STREAM} --trainer.max_epochs 3", "an epoch has no end: set trainer.max_steps, and not trainer.max_epochs"),
     (f"{STREAM} --trainer.max_epochs 3 --trainer.max_steps -1", "set trainer.max_steps, and not trainer.max_epochs"),
-    *(
-        (f"{STREAM} --data.splits.train {part}", f"data.splits.train is {part}; with data.streaming it must be a who")
-        for part in ("valid[:1]", "train+valid")
-    ),
+    (f"{STREAM} --data.splits.train valid[:1]", "data.splits.train is valid[:1]; with data.streaming it must be a who"),
+    (f"{STREAM} --data.splits.train train+valid", "data.splits.train is train+valid; with data.streaming it must be "),
     ("--training.precision fp16 --trainer.accelerator cpu", "training.precision is fp16, which works only on a GPU; "),
     # Beyond the machine
     ("--model.d_model 1000000000", "parameters take "),
@@ -513,10 +509,8 @@ REFUSAL_CASES: list[tuple[Setup, str, str]] = [
         for name in NON_FOLDER_PATHS
     ),
     ({}, f"{TRAIN} --data.path S3://a", "cannot read data.path S3://a: ... ; give a folder"),
-    *(
-        ({}, f"{TRAIN} --data.path owner/name {flags}", "owner/name is not a folder here, and could not be loaded from")
-        for flags in ("", STREAM)
-    ),
+    ({}, f"{TRAIN} --data.path owner/name", "owner/name is not a folder here, and could not be loaded from"),
+    ({}, f"{TRAIN} --data.path owner/name {STREAM}", "owner/name is not a folder here, and could not be loaded from"),
     *(({"run/config.yaml": text}, "verify run", said) for text, said in BAD_RUN_CONFIGS),
     *RUN_DIR_REFUSALS,
     *((damage, "translate run a", said) for damage, said in RUN_DAMAGES),
