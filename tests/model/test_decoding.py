@@ -1,13 +1,13 @@
-"""Greedy decoding with a cache, without one, and from one masked pass over its output; beam search and a plain one."""
+"""Greedy decoding, with a cache and without one; beam search, against a plain one; what is drawn at random."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from conftest import BOS, EOS, PAD, random_ids, random_tensor, record_calls
-from decoding_models import DECODING_SEED, OUTPUT_LIMITS, SOURCE_LENGTHS, decoding_sources, varied_model
+from conftest import BOS, EOS, PAD, force_constant_token_ranking, random_ids, random_model, random_tensor, record_calls
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -30,6 +30,24 @@ from minitrans.model.sampling import sample
 from minitrans.model.transformer import Transformer
 
 S, V = 7, 11
+SOURCE_LENGTHS = [4, 7, 1, 6, 2, 7, 3, 5, 4]
+OUTPUT_LIMITS = [18, 24, 12, 22, 14, 24, 16, 20, 18]
+DECODING_SEED = 5  # its rows end at eight different steps, some by EOS, some at their limit
+
+
+def varied_model(seed: int, vocab_size: int = 11, max_len: int = 29) -> Transformer:
+    """A random model that seldom says what it has just been told, so that its outputs vary and end."""
+    model = random_model(seed, d_model=10, vocab_size=vocab_size, max_len=max_len, tie_embeddings=False)
+    with torch.no_grad():
+        model.output.weight.sub_(2.0 * model.tgt_embedding.weight)
+        model.decoder.norm.bias.zero_()
+    return model
+
+
+def decoding_sources(seed: int) -> Tensor:
+    """int64 (9, 7), ragged."""
+    return random_ids(seed + 1, SOURCE_LENGTHS, S)
+
 
 MODEL, SRC_IDS = varied_model(DECODING_SEED), decoding_sources(DECODING_SEED)
 CACHED_STEPPER = CachedStepper(MODEL)
@@ -50,12 +68,7 @@ def greedy_ids(stepper: Stepper[Any], src_ids: Tensor) -> list[list[int]]:
 # Length limits and the choice of a token
 
 
-@pytest.mark.parametrize(("src_len", "limit"), [(0, 10), (1, 12), (7, 24), (9, 28), (10, 29), (1000, 29)])
-def test_the_length_limit_grows_with_the_source_up_to_max_len(src_len: int, limit: int) -> None:
-    assert length_limit(src_len, 29) == limit
-
-
-def test_each_row_has_the_limit_of_its_real_tokens() -> None:
+def test_the_limit_of_each_row_grows_with_its_real_tokens_up_to_max_len() -> None:
     src_ids = torch.cat([SRC_IDS, torch.full((1, S), PAD)])
     limits = length_limits(src_ids, MODEL.config)
     assert limits == [*OUTPUT_LIMITS, 10]
@@ -79,30 +92,7 @@ def test_the_likeliest_tokens_and_their_log_probabilities(dtype: torch.dtype) ->
     assert [len(row) for row in likeliest_tokens(logits, V + 1, MODEL.config)[1]] == [V, V, V]
 
 
-# One decode, three ways
-
-
-@torch.no_grad()
-def count_rows_unlike_full_pass(model: Transformer, src_ids: Tensor) -> int:
-    """How many decoded rows are not what a full masked pass over each of them chooses, EOS and limit included."""
-    wrong = 0
-    for row, output in zip(src_ids, greedy_ids(CachedStepper(model), src_ids), strict=True):
-        assert {type(id_) for id_ in output} <= {int}
-        source = row[row != PAD]
-        logits = model(source[None], torch.tensor([[BOS, *output][: model.config.max_len]]))[0]
-        logits[:, [PAD, BOS]] = -torch.inf
-        choices = logits.argmax(-1).tolist()
-        at_limit = len(output) == length_limit(len(source), model.config.max_len)
-        wrong += (choices[: len(output)] if at_limit else choices) != output + ([] if at_limit else [EOS])
-    return wrong
-
-
-@given(seed=st.integers(0, 2**20), vocab_size=st.integers(6, 13), max_len=st.integers(8, 31))
-def test_any_model_decodes_the_same_three_ways(seed: int, vocab_size: int, max_len: int) -> None:
-    model = varied_model(seed, vocab_size, max_len)
-    src_ids = random_ids(seed + 1, [3, 5, 1, 5], 5, vocab_size)
-    assert count_rows_unlike_full_pass(model, src_ids) == 0
-    assert greedy_ids(CachedStepper(model), src_ids) == greedy_ids(UncachedStepper(model), src_ids)
+# Greedy decoding
 
 
 def test_the_lively_model_is_lively() -> None:
@@ -113,9 +103,6 @@ def test_the_lively_model_is_lively() -> None:
     assert len(set(by_eos)) >= 4
     assert len(by_eos) < len(outputs)
     assert sum(len(set(output)) > 3 for output in outputs) >= 4
-
-
-# Other rows
 
 
 @pytest.mark.parametrize("batch", [list(range(len(SOURCE_LENGTHS))), [1, 4, 5, 8]])
@@ -259,3 +246,62 @@ def test_a_row_ends_at_its_limit_with_fewer_hypotheses_than_beams(monkeypatch: p
     first, second = beam_search(CachedStepper(varied_model(0, vocab_size=6)), src_ids, 100)
     assert sorted(len(h.ids) for h in first) == [0] + [1] * 3 + [2] * 9
     assert len(second) == 1 + 3 + 9 + 27
+
+
+# Sampling: with the probabilities that one masked pass gives, and the same every time
+
+
+@torch.no_grad()
+def sample_prob(model: Transformer, source: Tensor, output: list[int], top: int) -> float:
+    """That `sample` draws the output and then EOS: from one masked pass, each token's share among the likeliest."""
+    logits = model(source[None], torch.tensor([[BOS, *output]]))[0]
+    logits[:, [PAD, BOS]] = -torch.inf
+    among = logits.masked_fill(logits < logits.topk(top).values[:, -1:], -torch.inf).softmax(-1)
+    return among.gather(1, torch.tensor([*output, EOS])[:, None]).prod().item()
+
+
+def test_what_is_sampled_has_the_probability_that_the_full_pass_gives_it() -> None:
+    top, n, source = 3, 2000, SRC_IDS[0, : SOURCE_LENGTHS[0]]
+    drawn = [tuple(sample(CACHED_STEPPER, source[None], top, seed)[0]) for seed in range(n)]
+    common = [(output, count) for output, count in Counter(drawn).most_common(8) if len(output) < OUTPUT_LIMITS[0]]
+    assert len(common) >= 4
+    for output, count in common:
+        p = sample_prob(MODEL, source, [*output], top)
+        assert abs(count - n * p) < 4 * (n * p * (1 - p)) ** 0.5
+    assert {p == 0 for p in (sample_prob(MODEL, source, [*output], top - 1) for output, _ in common)} == {True, False}
+
+
+def test_one_sampled_from_is_the_greedy_one_and_all_is_made_on_the_device_of_the_source() -> None:
+    greedy = [hypothesis.ids for hypothesis in greedy_decode(CACHED_STEPPER, SRC_IDS)]
+    with torch.device("meta"):  # where a tensor goes that is made without a device; it cannot be computed with
+        assert sample(CACHED_STEPPER, SRC_IDS, 1, seed=7) == greedy
+
+
+def test_a_sample_depends_on_the_seed_and_the_source_alone() -> None:
+    together = sample(CACHED_STEPPER, SRC_IDS, 5, seed=7)
+    assert [sample(CACHED_STEPPER, row[row != PAD][None], 5, seed=7)[0] for row in SRC_IDS] == together
+    assert sample(CACHED_STEPPER, SRC_IDS[[3, 3, 0]], 5, seed=7) == [together[i] for i in (3, 3, 0)]
+    long = {tuple(row) for row in together if len(row) > 5}
+    assert len(long) >= 4
+    assert long.isdisjoint(map(tuple, sample(CACHED_STEPPER, SRC_IDS, 5, seed=8)))
+
+
+def test_a_sample_ends_with_eos_or_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed = record_calls(monkeypatch, Transformer, "step")
+    lengths = [len(row) for row in sample(CACHED_STEPPER, SRC_IDS[:3], 2, seed=4)]
+    ends = [min(n + 1, limit) for n, limit in zip(lengths, OUTPUT_LIMITS, strict=False)]
+    assert any(n < limit for n, limit in zip(lengths, OUTPUT_LIMITS, strict=False))
+    assert len(fed) == max(ends) < max(OUTPUT_LIMITS[:3])
+    stepper = CachedStepper(force_constant_token_ranking(varied_model(0), 5))
+    vocab_size = stepper.config.vocab_size
+    everything = {id_ for row in sample(stepper, SRC_IDS, vocab_size, seed=1) for id_ in row}
+    assert everything == {*range(vocab_size)} - {PAD, BOS, EOS}
+    for top in (1, vocab_size):
+        lengths = [len(row) for row in sample(stepper, SRC_IDS, top, seed=1)]
+        assert all(n <= limit for n, limit in zip(lengths, OUTPUT_LIMITS, strict=True))
+        assert (lengths == OUTPUT_LIMITS) == (top == 1)
+
+
+@pytest.mark.parametrize("top", [1, 2, 5])
+def test_a_sample_is_the_same_without_a_cache(top: int) -> None:
+    assert sample(CACHED_STEPPER, SRC_IDS, top, seed=3) == sample(UncachedStepper(MODEL), SRC_IDS, top, seed=3)
