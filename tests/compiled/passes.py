@@ -10,8 +10,6 @@ from torch.nn import functional as F
 from minitrans.compiled import training
 from minitrans.compiled.plan import read_plan
 from minitrans.compiled.stepper import CompiledStepper
-from minitrans.model.attention import MultiHeadAttention
-from minitrans.model.dropout import Dropout
 from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer
 
@@ -76,23 +74,6 @@ def worst_step_deviation(
         targets, memory, src_mask = torch.cat([targets[rows], tokens[:, None]], 1), memory[rows], src_mask[rows]
         cache.select_rows(rows)
     return max(deviations)
-
-
-def scale_weights(model: Transformer, factor: float) -> Transformer:
-    """A model in whose numbers rounding grows no larger on the way: its parameters times a factor."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(factor)
-    return model
-
-
-def set_dropout(model: Transformer, p: float, of_attention: float) -> None:
-    """Change the probabilities of a model's dropouts."""
-    for module in model.modules():
-        if isinstance(module, Dropout):
-            module.p = p
-        elif isinstance(module, MultiHeadAttention):
-            module.dropout = of_attention
 
 
 def set_distinct_eps(model: Transformer) -> None:

@@ -51,12 +51,6 @@ def refusal_reasons(dtype: torch.dtype = torch.float64, model: Transformer | Non
     return reasons[0], reasons[1]
 
 
-def test_what_is_around_changes_nothing() -> None:
-    model = make_model()
-    with torch.inference_mode(), torch.device("meta"):
-        assert refusal_reasons(model=model) == ("", "")
-
-
 @pytest.mark.parametrize(("n_heads", "small"), [(1, 1), (2, 2), (3, 3), (8, 3)])
 def test_the_small_model_has_as_few_heads_and_layers(n_heads: int, small: int) -> None:
     """Compiled code goes other ways for one head than for more, and for one layer."""

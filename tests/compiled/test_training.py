@@ -1,20 +1,24 @@
 """The compiled training pass against the plain one: the same numbers, gradients and dropout."""
 
+import resource
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from conftest import BOS, EOS, PAD, assert_close, needs_compiled, random_ids, random_model, random_tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loss_cases import loss_and_gradients, make_loss
-from passes import assert_same_pass, batch, compiled_pass, plain_pass, set_distinct_eps, set_dropout
+from loss_cases import HIDDEN_WEIGHT_DTYPES, loss_and_gradients, make_loss, plain_loss, random_case, with_gradients
+from passes import assert_same_pass, batch, compiled_pass, plain_pass, set_distinct_eps
 from torch import Tensor
 
 from minitrans.compiled import training
 from minitrans.compiled.plan import read_plan
 from minitrans.model.layers import DecoderLayer
+from minitrans.model.loss import CHUNK_ROWS
 from minitrans.model.transformer import Transformer, TransformerConfig
 
 pytestmark = needs_compiled
@@ -45,11 +49,9 @@ def test_hidden_states_and_gradients_equal_the_plain_pass(
     tied: bool,
     seed: int,
 ) -> None:
-    d_model, n_heads, d_head = sizes
-    model = random_model(
-        seed, d_model=d_model, n_heads=n_heads, d_head=d_head, d_ff=10, max_len=50, tie_embeddings=tied
-    )
-    set_dropout(model.train(), p, attention_p)
+    widths: Any = dict(zip(("d_model", "n_heads", "d_head"), sizes, strict=True))
+    dropout = {"dropout": p, "attention_dropout": attention_p}
+    model = random_model(seed, **widths, **dropout, d_ff=10, max_len=50, tie_embeddings=tied).train()
     src_lengths[0] = max(1, src_lengths[0])  # the others may be nothing but padding
     assert_same_pass(model, batch(src_lengths, [tgt_length] * len(src_lengths)))
 
@@ -139,8 +141,7 @@ def test_ids_beyond_the_vocabulary_are_refused(wrong: int, side: int) -> None:
 
 def test_padding_may_lie_anywhere_and_rows_may_hold_nothing() -> None:
     """In the target the tokens before real ones are read, whatever they are."""
-    model = random_model(4).train()
-    set_dropout(model, 0.3, 0.3)
+    model = random_model(4, dropout=0.3, attention_dropout=0.3).train()
     src_ids, tgt_in, tgt_out = batch([6, 5, 4, 1], [5, 4, 1, 5])
     src_ids[0, 2], src_ids[1, 0], src_ids[3] = PAD, PAD, PAD
     tgt_in[0, 2], tgt_out[0, 1], tgt_out[0, 4], tgt_out[2] = PAD, PAD, PAD, PAD
@@ -162,8 +163,7 @@ def test_large_scores_of_attention(size: float) -> None:
 
 @pytest.mark.parametrize("p", [0.003, 0.9])
 def test_little_or_nearly_all_is_dropped(p: float) -> None:
-    model = random_model(4, max_len=50).train()
-    set_dropout(model, p, p)
+    model = random_model(4, max_len=50, dropout=p, attention_dropout=p).train()
     assert_same_pass(model, batch([30, 40], [50, 20]), 1e-10)
 
 
@@ -186,10 +186,10 @@ def test_passes_may_be_open_at_the_same_time_and_gone_back_twice() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_nothing_is_left_over_from_another_batch(dtype: torch.dtype) -> None:
     """One that overflows everywhere leaves its tape and its threads' memory full of NaN."""
-    narrow, wide = (random_model(4, d_model=d, n_heads=2, d_ff=d).train() for d in (20, 48))
+    narrow = random_model(4, d_model=20, n_heads=2, d_ff=20, dropout=0.3, attention_dropout=0.3).train()
+    wide = random_model(4, d_model=48, n_heads=2, d_ff=48).train()
     for model in narrow, wide:
         model.to(torch.promote_types(dtype, torch.float32))
-    set_dropout(narrow, 0.3, 0.3)
     before = compiled_pass(narrow, SMALL_BATCH, dtype)
     with torch.no_grad():
         wide.src_embedding.weight.fill_(torch.nan)
@@ -228,3 +228,47 @@ def test_a_second_derivative_is_refused(which: str) -> None:
     (gradient,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
+
+
+# The loss from hidden states: what it shares with the plain one is in tests/model/test_loss.py
+
+
+@pytest.mark.parametrize("rows", [1, *range(125, 130), 300])
+@pytest.mark.parametrize("vocab", [1, 2, 251, 252, 253, 30_000])  # and PAD + 1 more; of the last, in blocks of rows
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_of_hidden_states_is_the_plain_one(rows: int, vocab: int, smoothing: float) -> None:
+    hidden, zeros = random_tensor(0, 1, rows, 12).requires_grad_(), torch.zeros(PAD + 1, 12, dtype=torch.float64)
+    weight = torch.cat([zeros, random_tensor(1, vocab, 12)]).requires_grad_()  # no target is padding
+    case = hidden, weight, (torch.arange(rows) * 37 % vocab)[None] + PAD + 1, smoothing
+    assert_close(with_gradients(training.linear_cross_entropy, *case), with_gradients(plain_loss, *case), 1e-11)
+
+
+def test_the_real_rows_alone_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    compute = Mock(return_value=7.0)
+    monkeypatch.setattr(training, "_call_function", compute)
+    given = random_case([5, 2], padded=1)
+    assert training.linear_cross_entropy(*given, PAD, 0.1).item() == 7.0
+    name, _, hidden, weight, target, _, _, *sizes = compute.call_args.args
+    assert (name, compute.call_count, hidden.shape, weight.shape) == ("linear_cross_entropy", 1, (7, 6), (11, 6))
+    assert (sizes, target.tolist()) == ([7, 6, 11, 0.1, 1 / 7], [i for i in given[2].flatten().tolist() if i != PAD])
+
+
+@pytest.mark.parametrize(("dtype", "of_weight"), HIDDEN_WEIGHT_DTYPES)
+def test_the_dtype_of_the_hidden_states_decides_not_autocast(dtype: torch.dtype, of_weight: torch.dtype) -> None:
+    hidden, weight, tgt_out = random_case([CHUNK_ROWS + 3, 70])
+    case = hidden.detach().to(dtype).requires_grad_(), weight.detach().to(of_weight).requires_grad_(), tgt_out
+    want = with_gradients(training.linear_cross_entropy, *case)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = training.linear_cross_entropy(*case, PAD, 0.1)
+    assert all(map(torch.equal, (loss.detach(), *torch.autograd.grad(loss, case[:2])), want))
+    assert [x.dtype for x in want] == [of_weight, dtype, of_weight]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells how much memory is used")
+def test_what_is_kept_does_not_grow_with_the_batch() -> None:
+    """16 MB of exponentials, and not the 120 MB of all; what the threads keep is still there when it has been done."""
+    hidden, weight = torch.ones(3000, 8, requires_grad=True), torch.ones(10_000, 8, requires_grad=True)
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    with_gradients(training.linear_cross_entropy, hidden, weight, torch.zeros(3000, dtype=torch.int64), 0.1)
+    more = int(Path("/proc/self/statm").read_text().split()[1]) - int(pages)
+    assert more * resource.getpagesize() < 40e6
