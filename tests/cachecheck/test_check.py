@@ -232,13 +232,3 @@ def test_what_a_model_lacks_is_no_failure_where_it_may_lack_it() -> None:
     assert (partly.failed, partly.offered) == (True, True)  # what is wrong in one dtype is wrong
     measured = run_measure(lacking)
     assert (measured.passed, measured.failed, measured.offered, measured.measured) == (False, True, True, INF)
-
-
-def test_where_there_is_no_float64_the_first_dtype_is_measured() -> None:
-    measure = Mock(return_value=1e-6)
-    check = Check("x", "A chapter", "A claim.", "what", 1e-12, (), measure)
-    measured = check.run({torch.float32: "float32", torch.bfloat16: "bfloat16"})
-    measure.assert_called_once_with("float32")
-    assert measured.measured is None
-    assert measured.passed
-    assert list(measured.by_dtype) == ["float32"]
