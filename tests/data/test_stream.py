@@ -140,14 +140,6 @@ def test_a_stream_goes_on_from_any_place(stream_config: DataConfig, tokenizer: T
         assert again == unbroken[stop : stop + 3]
 
 
-def test_a_stream_of_one_buffer_goes_on_from_its_end(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    settings = data_config(write(tmp_path / "corpus"), shuffle_buffer=1000)
-    stopped, resumed = loader(settings, tokenizer), loader(settings, tokenizer)
-    n = len(read_until(stopped, len(TRAIN)))
-    resumed.load_state_dict(stopped.state_dict())
-    assert batch_source_ids(islice(resumed, 3)) == batch_source_ids(islice(loader(settings, tokenizer), n, n + 3))
-
-
 @pytest.mark.parametrize("n", [2, 3])
 def test_several_processes_take_the_batches_of_one_in_turn(n: int, tmp_path: Path, tokenizer: Tokenizer) -> None:
     """Again and again, of buffers that they cannot share equally; only the last of a buffer may have no rows."""

@@ -10,8 +10,7 @@ from minitrans.training.config import check_model_memory, parse_config
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
-DATA_FLAGS = ["--data.path", "p", "--data.source", "en", "--data.target", "zh"]
-MINIMAL_FLAGS = ["--run-dir", "r", *DATA_FLAGS, "--trainer.max_steps", "1"]
+MINIMAL_FLAGS = ["--run-dir=r", "--data.path=p", "--data.source=en", "--data.target=zh", "--trainer.max_steps=1"]
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

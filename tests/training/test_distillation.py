@@ -45,16 +45,8 @@ class DistilledRun(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def patch_two_seeds() -> Iterator[None]:
-    """Two teachers of each direction will do."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distillation, "SEEDS", (1, 2))
-        yield
-
-
-@pytest.fixture(scope="module")
-def distilled(sixty_pair_corpus: Path, tmp_path_factory: pytest.TempPathFactory, patch_two_seeds: None) -> DistilledRun:
-    """Made once; tests copy what they change."""
+def distilled(sixty_pair_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DistilledRun]:
+    """Made once, with two teachers of each direction, as many as its tests have; they copy what they change."""
     noted = DistilledRun(tmp_path_factory.mktemp("distilled") / "run", set(), [], "")
     translate, load = Translator.translate, Translator.load
 
@@ -66,11 +58,13 @@ def distilled(sixty_pair_corpus: Path, tmp_path_factory: pytest.TempPathFactory,
         noted.compiled_modes.append(options["compiled"])
         return load(run, **options)
 
-    with pytest.MonkeyPatch.context() as patch, io.StringIO() as out, redirect_stdout(out):
-        patch.setattr(Translator, "translate", noting)
-        patch.setattr(Translator, "load", loading)
-        assert distill(sixty_pair_corpus, noted.run, "--seed", "7") == 0
-        return noted._replace(out=out.getvalue())
+    with pytest.MonkeyPatch.context() as two_seeds:
+        two_seeds.setattr(distillation, "SEEDS", (1, 2))
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as out:
+            patch.setattr(Translator, "translate", noting)
+            patch.setattr(Translator, "load", loading)
+            assert distill(sixty_pair_corpus, noted.run, "--seed", "7") == 0
+        yield noted._replace(out=out.getvalue())
 
 
 def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
@@ -138,18 +132,12 @@ def test_the_seed_decides_the_student(sixty_pair_corpus: Path, tmp_path: Path, m
     assert distillation.final_config(epochs, tmp_path).trainer == epochs.trainer
 
 
-SOURCES = ["I love you.", "", "Machine learning is fun.", "We saw the dog.", "She reads a book."]
-
-
 def test_the_log_probability_of_a_translation_is_its_score(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distillation, "precision_and_reason", lambda *_: ("fp32", "for the test"))
     translator = Translator.load(tiny_run)
-    pairs = [
-        (source, translation)
-        for source, translations in zip(SOURCES, translator.n_best(SOURCES, 4, length_penalty=0), strict=True)
-        for translation in translations
-        if source
-    ]
+    sources = ["I love you.", "Machine learning is fun.", "We saw the dog.", "She reads a book."]
+    ranked = zip(sources, translator.n_best(sources, 4, length_penalty=0), strict=True)
+    pairs = [(source, translation) for source, translations in ranked for translation in translations]
     scores = distillation.pair_log_probs(translator, [source for source, _ in pairs], [t.text for _, t in pairs])
     near = np.isclose(scores, [t.score for _, t in pairs], rtol=1e-4)
     assert near.mean() > 0.7  # pieces that spell the same are others now and then

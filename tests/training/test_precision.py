@@ -15,7 +15,6 @@ from minitrans.errors import UserError
 from minitrans.training.callbacks import TrainingProgress
 from minitrans.training.precision import PrecisionSetting, precision_and_reason
 
-PRECISION_SETTINGS: tuple[PrecisionSetting, ...] = get_args(PrecisionSetting)
 Capture = pytest.CaptureFixture[str]
 Faker = Callable[..., None]
 
@@ -105,4 +104,4 @@ def test_torch_is_asked_what_it_can_answer() -> None:
     assert "including_emulation" in inspect.signature(torch.cuda.is_bf16_supported).parameters
     for unit in ("amx_bf16", "avx512_bf16"):
         assert isinstance(getattr(torch.cpu, "get_capabilities", dict[str, bool])().get(unit, False), bool)
-    assert precision_and_reason("auto", "cpu")[0] in PRECISION_SETTINGS
+    assert precision_and_reason("auto", "cpu")[0] in get_args(PrecisionSetting)
