@@ -52,8 +52,7 @@ def test_what_is_saved_is_what_is_loaded(run_dir: Path, tmp_path: Path) -> None:
     for name, tensor in bundle.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], tensor.float()), name
     assert sorted(path.name for path in folder.iterdir()) == [METADATA, WEIGHTS, TOKENIZER, WORDS]
-    assert bundle.source_words is not None
-    assert "love" in bundle.source_words
+    assert "love" in (bundle.source_words or ())
     assert bundle.threshold is not None
     assert (again.source_words, again.threshold) == (bundle.source_words, bundle.threshold)
     for words in ({"é": 0, "don't": 1, "中": 2}, dict[str, int]()):

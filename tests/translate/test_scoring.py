@@ -5,7 +5,17 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from minitrans.translate.scoring import mean_and_std, score, score_systems
+from minitrans.translate.bundle import Threshold
+from minitrans.translate.scoring import (
+    MIN_CORRECT_CHRF,
+    UnsureScores,
+    choose_threshold,
+    mean_and_std,
+    score,
+    score_systems,
+    score_unsure,
+)
+from minitrans.translate.translator import Translation
 
 REFERENCES = [f"the {i} cats sat on the mat by the door" for i in range(40)]
 GOOD_LINES = [line.replace("mat", "rug") if i % 5 == 0 else line for i, line in enumerate(REFERENCES)]
@@ -64,23 +74,18 @@ def test_counts_have_to_agree(translations: list[str], references: list[str]) ->
 
 
 def test_intervals_are_those_of_sacrebleu() -> None:
-    compared = score_systems([GOOD_LINES, BAD_LINES], REFERENCES, "en")
-    for translations, scores in zip([GOOD_LINES, BAD_LINES], compared, strict=True):
+    systems = [GOOD_LINES, BAD_LINES, ["the 0 dogs sat on the mat by the door", *REFERENCES[1:]]]
+    compared = score_systems(systems, REFERENCES, "en")
+    for translations, scores in zip(systems, compared, strict=True):
         for metric, interval in ((BLEU(), scores.bleu_interval), (CHRF(), scores.chrf_interval)):
             result = metric.corpus_score(translations, [REFERENCES], n_bootstrap=1000)
             expected = json.loads(result.format(width=6, signature=str(metric.get_signature()), is_json=True))
             mean, half = expected["confidence_mean"], expected["confidence_var"]
-            assert half > 1
+            assert half > 0.5
             assert interval == pytest.approx((mean - half, min(100, mean + half)), abs=1e-5)
-    assert score_systems([GOOD_LINES, BAD_LINES, REFERENCES], REFERENCES, "en")[:2] == compared  # among any others
-
-
-def test_an_interval_ends_where_the_scale_ends() -> None:
-    translations = ["the 0 dogs sat on the mat by the door", *REFERENCES[1:]]
-    (scores,) = score_systems([translations], REFERENCES, "en")
-    assert scores.bleu < 100
     assert scores.bleu_interval is not None
-    assert scores.bleu_interval[1] == 100.0
+    assert scores.bleu < scores.bleu_interval[1] == 100.0  # the end of the scale
+    assert score_systems([*systems, REFERENCES], REFERENCES, "en")[:3] == compared  # among any others
 
 
 def test_only_a_system_that_differs_from_the_first_differs_significantly() -> None:
@@ -113,3 +118,68 @@ def test_spread_over_systems() -> None:
     summary = mean_and_std(systems)
     assert summary["mean"] == pytest.approx({"bleu": 33, "chrf": 66, "exact_match": 7})
     assert summary["std"] == pytest.approx({"bleu": 13**0.5, "chrf": 2 * 13**0.5, "exact_match": 0})
+
+
+# -- Which translations are probably wrong ----------------------------------------------------------------------------
+
+
+def make_translations(*scores: float, wrong_marks: str) -> list[Translation]:
+    """One for each score; `wrong_marks` says which are, by a letter w."""
+    marks = wrong_marks.ljust(len(scores))
+    return [Translation("x" if mark == "w" else "right", s) for s, mark in zip(scores, marks, strict=True)]
+
+
+def chosen_threshold(outputs: list[Translation]) -> Threshold | None:
+    return choose_threshold(outputs, [["right", "also right"]] * len(outputs))
+
+
+@pytest.mark.parametrize(
+    ("scores", "wrong", "want"),
+    [
+        ([-5.0, -4.0, -3.0, -2.0, -1.0], "ww   ", -3.0),
+        ([-1.0, -3.0, -5.0, -2.0, -4.0], "  w w", -3.0),  # in any order
+        ([-5.0, -4.0, -3.0, -2.0, -1.0], "w w  ", -2.0),  # both of 2, and one of 3 that are right
+        ([-5.0, -4.0, -3.0, -2.0, -1.0], "w   w", -4.0),  # to mark the second too would cost three that are right
+        ([-3.0, -2.0, -2.0, -1.0, -1.0], "ww   ", -1.0),  # equal scores are marked together
+        ([-4.0, -3.0, -2.0, -1.0], "w w ", -3.0),  # of what tells equally well, the one that marks fewer
+        ([-3.0, -2.0, -1.0], "   ", -3.0),  # all are right: what is less likely than any of them
+        ([-100.0 + i for i in range(100)], " " * 9 + "w", -90.0),  # for the only one, 9 right ones of 99 are marked
+    ],
+)
+def test_the_threshold_is_what_tells_wrong_from_right_best(scores: list[float], wrong: str, want: float) -> None:
+    assert chosen_threshold(make_translations(*scores, wrong_marks=wrong)) == Threshold(want, None)
+
+
+def test_any_reference_is_right() -> None:
+    outputs = [Translation("x", -3.0), Translation("also right", -2.0), Translation("right", -1.0)]
+    assert chosen_threshold(outputs) == Threshold(-2.0, None)
+
+
+def test_unknown_words_are_marked_whatever_the_score() -> None:
+    known = make_translations(-3.0, -2.0, -1.0, -0.5, wrong_marks="w")
+    assert chosen_threshold(known) == Threshold(-2.0, None)
+    assert chosen_threshold([*known, Translation("x", -0.1, unknown_words=("y",))]) == Threshold(-2.0, None)
+    assert chosen_threshold([Translation("x", -0.1, unknown_words=("y",))]) is None
+
+
+def test_where_few_are_exact_only_a_low_chrf_is_wrong() -> None:
+    far, near, right = (Translation(text, s) for text, s in (("x", -3.0), ("right!", -2.0), ("right", -1.0)))
+    assert chosen_threshold([far, near, right]) == Threshold(-2.0, MIN_CORRECT_CHRF)
+    assert chosen_threshold([far, near, right, right]) == Threshold(-1.0, None)  # half are exact
+
+
+@pytest.mark.parametrize(("chrf", "precision", "recall"), [(None, 200 / 3, 50.0), (40.0, 100 / 3, 50.0)])
+def test_marks_are_counted(chrf: float | None, precision: float, recall: float) -> None:
+    texts = [("x", True), ("right!", True), ("right", True), ("x", False), ("right!", False), ("right", False)]
+    outputs = [Translation(text, 0.0, unsure=unsure) for text, unsure in texts]
+    marks = score_unsure(outputs, [["zzz", "right"]] * 6, Threshold(-1.0, chrf))
+    wrong = "equal to no reference" + ("" if chrf is None else ", chrF below 40")
+    assert (marks.unsure, marks.unsure_recall, marks.unsure_wrong) == (50.0, recall, wrong)
+    assert marks.unsure_precision == pytest.approx(precision)
+
+
+def test_nothing_marked_and_nothing_wrong() -> None:
+    sure, unsure = Translation("right", 0.0), Translation("right", 0.0, unsure=True)
+    for output, percent, precision in ((sure, 0.0, None), (unsure, 100.0, 0.0)):
+        expected = UnsureScores(percent, precision, None, "equal to no reference")
+        assert score_unsure([output], [["right"]], Threshold(-1.0, None)) == expected
