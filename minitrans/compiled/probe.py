@@ -68,8 +68,7 @@ def check_steps(plan: Plan, dtype: torch.dtype) -> None:
 @contextmanager
 def _neutral_modes() -> Iterator[None]:
     """Random numbers of its own, no inference mode, and tensors on the CPU, whatever is around."""
-    on_cpu = torch.empty(0).device.type == "cpu"
-    cpu = nullcontext() if on_cpu else torch.device("cpu")  # which doubles the time
+    cpu = nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")  # which doubles the time
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), cpu:
         torch.manual_seed(1)
         try:
@@ -77,7 +76,7 @@ def _neutral_modes() -> Iterator[None]:
         except NotAdmittedError:
             raise
         except Exception as error:
-            raise NotAdmittedError(f"the small model that it is tried on fails: {error}") from error
+            raise NotAdmittedError(f"the small model that it is tried on fails: {error!r}") from error
 
 
 def _make_ids() -> tuple[Tensor, Tensor]:
