@@ -106,7 +106,11 @@ def long_sentence_deviation(case: ModelAndTokens[Any]) -> Deviation:
         long = extended_case(case, length)
         prompt = max(0, end - 3)
         chunks = [*[prompt][: prompt > 0], *[1] * (length - prompt)]
-        deviations.append(chunk_deviation(long, chunks).named(f"{prompt} tokens, and then one by one to {length}"))
+        try:
+            deviations.append(chunk_deviation(long, chunks).named(f"{prompt} tokens, and then one by one to {length}"))
+        except NotOfferedError:  # it takes single tokens alone
+            deviations.append(step_deviation(long))
+            continue
         if length <= 3 * LONG_LENGTH:
             deviations.append(step_deviation(long))
             sizes = {length, *(span + by for span in model.window_sizes for by in (-1, 1) if 1 < span + by < length)}

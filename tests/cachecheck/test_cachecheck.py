@@ -388,6 +388,15 @@ def test_a_model_that_cannot_be_stepped_to_its_last_token_fails_unless_that_is_k
     assert check_cache(Short(), skip=("lengths",)).passed
 
 
+def test_a_right_model_that_takes_single_tokens_alone_passes() -> None:
+    class Single(Toy):
+        def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
+            assert tokens.size(1) == 1
+            return super().feed(tokens, cache, mask)
+
+    assert {"steps", "lengths"} < {result.id for result in check_cache(Single()).checks if result.passed}
+
+
 @pytest.mark.parametrize("calls", [[], [(27,)], [(3, 9), (3, 9)]])  # shapes of ids; those of the tokens are (3, 9)
 def test_a_gradient_is_taken_only_from_what_embeds_the_tokens(calls: list[tuple[int, ...]]) -> None:
     class Elsewhere(Toy):
