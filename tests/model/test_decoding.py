@@ -92,7 +92,30 @@ def test_the_likeliest_tokens_and_their_log_probabilities(dtype: torch.dtype) ->
     assert [len(row) for row in likeliest_tokens(logits, V + 1, MODEL.config)[1]] == [V, V, V]
 
 
-# Greedy decoding
+# One decode, three ways
+
+
+@torch.no_grad()
+def count_rows_unlike_full_pass(model: Transformer, src_ids: Tensor) -> int:
+    """How many decoded rows are not what a full masked pass over each of them chooses, EOS and limit included."""
+    wrong = 0
+    for row, output in zip(src_ids, greedy_ids(CachedStepper(model), src_ids), strict=True):
+        assert {type(id_) for id_ in output} <= {int}
+        source = row[row != PAD]
+        logits = model(source[None], torch.tensor([[BOS, *output][: model.config.max_len]]))[0]
+        logits[:, [PAD, BOS]] = -torch.inf
+        choices = logits.argmax(-1).tolist()
+        at_limit = len(output) == length_limit(len(source), model.config.max_len)
+        wrong += (choices[: len(output)] if at_limit else choices) != output + ([] if at_limit else [EOS])
+    return wrong
+
+
+@given(seed=st.integers(0, 2**20), vocab_size=st.integers(6, 13), max_len=st.integers(8, 31))
+def test_any_model_decodes_the_same_three_ways(seed: int, vocab_size: int, max_len: int) -> None:
+    model = varied_model(seed, vocab_size, max_len)
+    src_ids = random_ids(seed + 1, [3, 5, 1, 5], 5, vocab_size)
+    assert count_rows_unlike_full_pass(model, src_ids) == 0
+    assert greedy_ids(CachedStepper(model), src_ids) == greedy_ids(UncachedStepper(model), src_ids)
 
 
 def test_the_lively_model_is_lively() -> None:
