@@ -115,8 +115,8 @@ def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Repor
         skip: Ids of checks whose failure is known and meant.
 
     Raises:
-        AssertionError: A check failed, or the model cannot even be stepped. The message has a line for each: what
-            differs first, by how much, and what that looks like.
+        AssertionError: A check failed, or the model cannot be stepped to its last token. The message has a line for
+            each: what differs first, by how much, and what that looks like.
         ValueError: There is no check of an id to skip.
     """
     if not set(skip) <= {check.id for check in CHECKS}:  # so with the letters of a string
