@@ -100,22 +100,27 @@ def long_sentence_deviation(case: ModelAndTokens[Any]) -> Deviation:
     model = case.model
     longest = min(model.max_len or max([LONG_LENGTH, *(3 * span + 2 for span in model.window_sizes)]), MAX_LENGTH)
     ends = {end for span in model.window_sizes for end in (span, 2 * span, 3 * span) if end + 2 <= longest} | {longest}
-    deviations = []
+    together, deviations = takes_two_at_once(case), []
     for end in sorted(ends):
         length = min(end + 2, longest)
         long = extended_case(case, length)
-        prompt = max(0, end - 3)
+        prompt = max(0, end - 3) if together else 0
         chunks = [*[prompt][: prompt > 0], *[1] * (length - prompt)]
-        try:
-            deviations.append(chunk_deviation(long, chunks).named(f"{prompt} tokens, and then one by one to {length}"))
-        except NotOfferedError:  # it takes single tokens alone
-            deviations.append(step_deviation(long))
-            continue
-        if length <= 3 * LONG_LENGTH:
+        deviations.append(chunk_deviation(long, chunks).named(f"{prompt} tokens, and then one by one to {length}"))
+        if length <= 3 * LONG_LENGTH and together:
             deviations.append(step_deviation(long))
             sizes = {length, *(span + by for span in model.window_sizes for by in (-1, 1) if 1 < span + by < length)}
             deviations += [chunk_deviation(long, size) for size in sorted(sizes)]
     return worst(deviations)
+
+
+def takes_two_at_once(case: ModelAndTokens[Any]) -> bool:
+    """Whether it can be fed two tokens; some models take single ones alone."""
+    try:
+        case.feed(case.tokens[:, :2], case.new_cache())
+    except NotOfferedError:
+        return False
+    return True
 
 
 def extended_case(case: ModelAndTokens[Any], length: int) -> ModelAndTokens[Any]:

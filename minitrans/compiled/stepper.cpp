@@ -8,9 +8,7 @@
 #include "shared.h"
 
 #include <cmath>
-#include <functional>
 #include <limits>
-#include <utility>
 #include <vector>
 
 namespace {
@@ -46,6 +44,14 @@ template <class T> struct Workspace {
         return workspace;
     }
 };
+
+// The n highest of a row's logits, the highest first; of equals, the one that came first.
+template <class A> void insert(A logit, int64_t id, int64_t n, A *best, int64_t *ids) {
+    if (logit <= best[n - 1]) return;
+    int64_t at = n - 1;
+    for (; at > 0 && best[at - 1] < logit; at--) best[at] = best[at - 1], ids[at] = ids[at - 1];
+    best[at] = logit, ids[at] = id;
+}
 
 // A row of n scores becomes softmax(scale * scores). It is worked on up to a multiple of PAD, in whole vectors.
 template <class A> void softmax(A *scores, int64_t n, A scale) {
@@ -280,8 +286,8 @@ template <class T> class Stepper {
     void choose(Workspace<T> &w, int64_t n, A *log_p, int64_t *ids) const {
         const A lowest = std::numeric_limits<A>::lowest() / 2;
         const int64_t rows = w.h.rows;
-        const std::greater<std::pair<A, int64_t>> better{};
-        std::vector<std::pair<A, int64_t>> best(rows * n, {lowest, -s.pad});  // each row's heap: logits and minus ids
+        std::fill_n(log_p, rows * n, lowest);
+        std::fill_n(ids, rows * n, s.pad);
         w.top.resize(rows, 2);  // each row's highest logit so far, and the sum of e^(logit - highest)
         for (int64_t r = 0; r < rows; r++) w.top[r][0] = lowest, w.top[r][1] = 0;
         w.left.pack(LEFT, w.h.all());
@@ -291,13 +297,10 @@ template <class T> class Stepper {
             for (int64_t r = 0; r < rows; r++) {
                 const A *__restrict logits = w.f[r];
                 A top = highest(logits, words, lowest), sum = 0;
-                const auto worst = best.begin() + r * n;
-                for (int64_t i = 0; i < words && top > worst->first; i++)
-                    if (logits[i] > worst->first && word + i != s.pad && word + i != s.bos) {
-                        std::pop_heap(worst, worst + n, better);
-                        worst[n - 1] = {logits[i], -(word + i)};
-                        std::push_heap(worst, worst + n, better);
-                    }
+                if (top > log_p[r * n + n - 1])
+                    for (int64_t i = 0; i < words; i++)
+                        if (word + i != s.pad && word + i != s.bos)
+                            insert(logits[i], word + i, n, log_p + r * n, ids + r * n);
                 top = std::max(top, w.top[r][0]);
                 for (int64_t i = 0; i < words; i++) sum += exponential(logits[i] - top);
                 w.top[r][1] = w.top[r][1] * exponential(w.top[r][0] - top) + sum;
@@ -306,11 +309,8 @@ template <class T> class Stepper {
         }
         for (int64_t r = 0; r < rows; r++) {
             const A log_sum = w.top[r][0] + std::log(w.top[r][1]);
-            std::sort_heap(best.begin() + r * n, best.begin() + (r + 1) * n, better);
-            for (int64_t i = r * n; i < (r + 1) * n; i++) {
-                log_p[i] = best[i].first - log_sum;
-                ids[i] = std::isfinite(log_sum) ? -best[i].second : s.pad;
-            }
+            if (!std::isfinite(log_sum)) std::fill_n(ids + r * n, n, s.pad);
+            for (int64_t i = 0; i < n; i++) log_p[r * n + i] -= log_sum;
         }
     }
 };

@@ -20,7 +20,7 @@
 namespace {
 
 void report_no_memory() {  // at once: an exception cannot leave a parallel region
-    std::fputs("minitrans: error: there is not enough memory; give less at once, such as a lower data.batch_tokens\n", stderr);
+    std::fputs("minitrans: error: there is not enough memory; lower data.batch_tokens\n", stderr);
     std::_Exit(2);
 }
 

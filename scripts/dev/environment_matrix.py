@@ -46,7 +46,10 @@ CPU_FLAG_AND_ENV_BY_SETTING: dict[str, tuple[str, dict[str, str]]] = {
     **INSTRUCTION_SETS,
     "bfloat16 in software": ("avx512bw", {"CXX": SOFT_BFLOAT16_CXX}),
     "amx in software": ("avx512bw", {"CXX": f"{SOFT_BFLOAT16_CXX} -mamx-tile -mamx-bf16"}),
-    "sanitizers": ("", {"CXX": f"g++ -O1 {SANITIZER_FLAGS}", "ASAN_OPTIONS": "detect_leaks=0"}),
+    "sanitizers": (
+        "",
+        {"CXX": f"g++ -O1 {SANITIZER_FLAGS}", "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1"},
+    ),
 }
 
 

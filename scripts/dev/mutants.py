@@ -199,14 +199,14 @@ EQUIVALENT_MUTANTS = {
     "compiled.library._compile_and_load": {
         "compiler = shlex.split(command) or list(filter(shutil.which, ('c++', 'clang++', 'g++')))[:1]":
             "c++ is one of them",
-        "parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, _cpu_features(), compiler]":
-            "any key of the same things serves",
-    },
-    "compiled.library._load_cached": {
-        "return ctypes.CDLL(path)": "CDLL takes paths too",
+        **{f"parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, {rest}]":
+            "any key of the same things serves" for rest in (
+            "_cpu_features(), compiler, platform.libc_ver()",
+            "compiler, platform.libc_ver(), _cpu_features()",
+        )},
+        "library = ctypes.CDLL(path)": "CDLL takes paths too",
     },
     "compiled.library._build_cached": {
-        "return ctypes.CDLL(path)": "CDLL takes paths too",
         "with tempfile.TemporaryDirectory(prefix='compiling-') as folder:": "there is one file system here",
         "subprocess.run([*command, '-o', made], check=True, capture_output=True, encoding='utf-8', errors='replace', "
         "env=os.environ | {'LC_ALL': 'C'})": "subprocess takes paths too",

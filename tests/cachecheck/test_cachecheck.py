@@ -396,6 +396,14 @@ def test_a_right_model_that_takes_single_tokens_alone_passes() -> None:
 
     assert {"steps", "lengths"} < {result.id for result in check_cache(Single()).checks if result.passed}
 
+    class ShortPrompts(Toy):
+        def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
+            assert tokens.size(1) < MAX_LEN - 3
+            return super().feed(tokens, cache, mask)
+
+    with pytest.raises(AssertionError, match="lengths: AssertionError"):
+        check_cache(ShortPrompts())
+
 
 @pytest.mark.parametrize("calls", [[], [(27,)], [(3, 9), (3, 9)]])  # shapes of ids; those of the tokens are (3, 9)
 def test_a_gradient_is_taken_only_from_what_embeds_the_tokens(calls: list[tuple[int, ...]]) -> None:

@@ -114,7 +114,7 @@ def test_positions_are_not_saved() -> None:
 
 @torch.no_grad()
 def test_everything_is_made_on_the_device_of_the_ids() -> None:
-    """Here where sizes alone are computed; what is made without a device is found by test_decoding.py."""
+    """Here where sizes alone are computed; test_decoding.py and test_backend.py find what is made without a device."""
     assert random_model(0).to("meta")(SRC_IDS.to("meta"), TGT_IN.to("meta")).shape == (B, T, V)
 
 
