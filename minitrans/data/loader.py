@@ -86,8 +86,9 @@ class ResumableLoader(ABC):
                 else:
                     self._place = {"buffer": number + 1, "position": 0} | buffer.end_state
                 sides, numbers = (buffer.src.take(rows), buffer.tgt.take(rows)), buffer.first_pair_number + rows
-                is_reversed = draw_bits(self._seed, buffer.epoch, numbers) % 2 == 1
-                is_reversed &= buffer.epoch < self._reversed_epochs
+                is_reversed = np.zeros(len(rows), bool)
+                if buffer.epoch < self._reversed_epochs:
+                    is_reversed = draw_bits(self._seed, buffer.epoch, numbers) % 2 == 1
                 if self._noise is not None:
                     sides = self._noise(*sides, buffer.epoch, numbers, ~is_reversed)
                 if is_reversed.any():
