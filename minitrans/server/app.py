@@ -10,10 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from html import escape
 from itertools import islice
+from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import parse_qs, urlencode
 
 import uvicorn
+import yaml
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -28,7 +30,6 @@ from starlette.types import Message, Receive, Scope, Send
 from minitrans.errors import UserError
 from minitrans.explain import explain
 from minitrans.pages.render import render_template
-from minitrans.server.openapi import SPEC
 from minitrans.server.queue import BatchFunction, RequestQueue
 from minitrans.server.split_html import split_html
 from minitrans.text.lines import base_language
@@ -39,6 +40,7 @@ MAX_EXPLAINED_SENTENCES = 5  # sentences of a text whose figures are drawn: one 
 LANGUAGE_NAMES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian"} | {
     "ja": "Japanese", "ko": "Korean", "pt": "Portuguese", "ru": "Russian", "vi": "Vietnamese", "zh": "Chinese"
 }  # fmt: skip
+SPEC = yaml.safe_load(Path(__file__).with_name("openapi.yaml").read_text(encoding="utf-8"))
 # Of every response that does not set them itself.
 DEFAULT_HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 DEFAULT_HEADERS |= {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'self'"}
