@@ -1,6 +1,6 @@
 """What surrounds the attention: positions, feed-forward, and the encoder's and decoder's layers.
 
-Pre-norm: every sub-layer reads a normalised copy of the stream and adds its answer back, x + dropout(f(norm(x))).
+Pre-norm: every sub-layer reads a normalised copy of x and adds its answer to x: x + dropout(f(norm(x))).
 """
 
 import math
@@ -14,7 +14,7 @@ from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.cache import LayerCache
 from minitrans.model.dropout import Dropout
 
-Norm = nn.LayerNorm  # what every sub-layer reads the stream through
+Norm = nn.LayerNorm  # what every sub-layer reads x through
 
 
 class LayerTrace(NamedTuple):

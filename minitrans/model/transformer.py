@@ -288,5 +288,5 @@ class Transformer(nn.Module):
         x = embedding(ids) * math.sqrt(self.config.d_model) + self.positions[offset:end]
         device = x.device.type
         if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-            x = x.to(torch.get_autocast_dtype(device))  # from here on all is in it, not the products alone
+            x = x.to(torch.get_autocast_dtype(device))  # the sums too, not the products alone
         return self.dropout(x)
