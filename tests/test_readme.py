@@ -11,7 +11,7 @@ from inspect import signature
 from pathlib import Path
 
 import pytest
-from command_helpers import write_files
+from command_helpers import run_cli, write_files
 
 import minitrans
 from minitrans import cli
@@ -62,15 +62,18 @@ venv_only = pytest.mark.skipif(not Path(sys.prefix, "bin/activate").exists(), re
 
 
 @venv_only
-def test_a_shell_finds_every_command_where_it_stands_and_runs_what_is_done_with_a_run(demo_clone_folder: Path) -> None:
+def test_a_shell_finds_every_command_where_it_stands_and_what_is_done_with_a_run_is_done(
+    demo_clone_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A shell that knows only the system's commands."""
-    to_run = re.compile(r"\.|minitrans (translate|evaluate|explain|export)")
-    lines = [line if to_run.match(line) else f"command -v {line.split()[0]}" for line in lines_to_type()]
-    folder, shell = demo_clone_folder, os.environ | {"PATH": os.defpath, "PYTHONPATH": str(ROOT)}
-    command = ["sh", "-ec", "\n".join(lines)]
-    done = subprocess.run(command, cwd=folder, env=shell, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("BLEU ") == 4  # two runs and their mean, and how it was computed
+    folder, lines = demo_clone_folder, lines_to_type()
+    script = "\n".join(line if line[0] == "." else f"command -v {line.split()[0]}" for line in lines)
+    subprocess.run(["sh", "-ec", script], cwd=folder, env=os.environ | {"PATH": os.defpath}, check=True)
+    monkeypatch.chdir(folder)
+    with_a_run = [line for line in lines if re.match("minitrans (translate|evaluate|explain|export)", line)]
+    done = [run_cli(*shlex.split(line, comments=True)[1:]) for line in with_a_run]
+    assert {(code, err) for code, _, err in done if code} == set()
+    assert "".join(out for _, out, _ in done).count("BLEU ") == 4  # two runs and their mean, and how it was computed
     assert (folder / "page.html").exists()
     assert (folder / "engine/model.bin").exists()
 

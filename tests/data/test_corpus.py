@@ -463,7 +463,7 @@ print(peak_private_kb_during(prepare, sys.argv[3]) - before)
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     folders = [
         write_pairs(tmp_path / name, "lines", {"train": long_pairs(n, 59), "valid": long_pairs(100, 59)})
-        for name, n in (("small", 1_000), ("large", 60_000))
+        for name, n in (("small", 4_000), ("large", 16_000))
     ]
     # Text and ids, or the text alone as strings of Python, would be several times the size of the files.
     text = sum(path.stat().st_size for path in folders[1].iterdir()) / 1024

@@ -3,6 +3,9 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minitrans.model import decoding
+from minitrans.model import decoding, sampling
 from minitrans.model.cache import DecoderCache
 from minitrans.model.decoding import (
     CachedStepper,
@@ -283,14 +286,15 @@ def sample_prob(model: Transformer, source: Tensor, output: list[int], top: int)
     return among.gather(1, torch.tensor([*output, EOS])[:, None]).prod().item()
 
 
-def test_what_is_sampled_has_the_probability_that_the_full_pass_gives_it() -> None:
-    top, n, source = 3, 2000, SRC_IDS[0, : SOURCE_LENGTHS[0]]
-    drawn = [tuple(sample(CACHED_STEPPER, source[None], top, seed)[0]) for seed in range(n)]
-    common = [(output, count) for output, count in Counter(drawn).most_common(8) if len(output) < OUTPUT_LIMITS[0]]
+def test_what_is_sampled_has_the_probability_that_the_full_pass_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    top, n, source, seeds = 3, 2000, SRC_IDS[0, : SOURCE_LENGTHS[0]], count()  # a seed for each row
+    monkeypatch.setattr(sampling, "random", SimpleNamespace(Random=lambda _: Random(next(seeds))))
+    drawn = [*map(tuple, sample(CACHED_STEPPER, source.expand(n, -1), top, 0))]
+    common = [(output, times) for output, times in Counter(drawn).most_common(8) if len(output) < OUTPUT_LIMITS[0]]
     assert len(common) >= 4
-    for output, count in common:
+    for output, times in common:
         p = sample_prob(MODEL, source, [*output], top)
-        assert abs(count - n * p) < 4 * (n * p * (1 - p)) ** 0.5
+        assert abs(times - n * p) < 4 * (n * p * (1 - p)) ** 0.5
     assert {p == 0 for p in (sample_prob(MODEL, source, [*output], top - 1) for output, _ in common)} == {True, False}
 
 
