@@ -128,6 +128,9 @@ class CheckpointWriter(Checkpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock, and listen for signals; Lightning restores the previous handlers when training ends."""
+        epochs = trainer.fit_loop.epoch_progress.current
+        if epochs.ready == epochs.completed:  # resumed where an epoch ended: Lightning would not count the next one
+            trainer.fit_loop.reset_restart_stage()
         self.step, self.saved_at = trainer.global_step, time.monotonic()
         in_main_thread = threading.current_thread() is threading.main_thread()  # only there may handlers be set
         # At Slurm's SIGUSR1, Lightning would write a file in mid-step, from which later trainings there would begin.

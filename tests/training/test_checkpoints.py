@@ -36,7 +36,7 @@ from minitrans.training.module import TranslationModule
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
-EPOCH_FLAGS = "--trainer.max_steps -1 --trainer.max_epochs 2 --trainer.check_val_every_n_epoch 1"
+EPOCH_FLAGS = "--trainer.max_steps -1 --trainer.max_epochs 3 --trainer.check_val_every_n_epoch 2"
 
 
 class KilledError(BaseException):
@@ -74,14 +74,14 @@ def kill_at_step(patch: Patch, step: int, extra_batches: int = 0) -> None:
 def test_a_run_killed_after_every_few_steps_ends_as_one_that_was_not(
     flags: str, tiny_run: Path, corpus: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    """Checkpoints after each step: those at the end of an epoch (22 or 23 batches) and before a validation too."""
+    """Checkpoints after each step: those at the end of an epoch, of 22 batches, and before a validation too."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     other = shutil.copytree(tiny_run, tmp_path / "other")
     (other / "words.txt").write_text((other / "words.txt").read_text().replace("love\n", "xyzzy\n"))
     every_step = (*flags.format(other=other).split(), "--training.checkpoint_every", "1")
     assert train(corpus, whole, *every_step, max_steps=48) == 0
     resume: tuple[str, ...] = ()
-    for step in (8, 11, 19, 21, 22, 40):  # and a batch: resumed after 20, a validation, and after 22 and 23, an epoch
+    for step in (8, 11, 19, 21, 43, 45):  # and a batch: resumed after 20, a validation, and after 22 and 44, an epoch
         with monkeypatch.context() as patch:
             kill_at_step(patch, step, extra_batches=1)  # of several whose gradients are summed up
             with pytest.raises(KilledError):
