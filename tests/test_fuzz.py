@@ -251,4 +251,4 @@ def test_a_damaged_tokenizer_works_or_is_refused(model_type: ModelType, data: st
         assert all(0 <= i < tokenizer.vocab_size for i in tokenizer.encode(line))
     for i in range(tokenizer.vocab_size):
         assert clean(tokenizer.decode([i])) == tokenizer.decode([i])
-        assert tokenizer.piece(i)
+        assert tokenizer.pieces[i]

@@ -133,7 +133,7 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
         steps.append(
             TracedStep(
                 top_pieces=[
-                    (shown.get(id_) or tokenizer.piece(id_), p)
+                    (shown.get(id_) or tokenizer.pieces[id_], p)
                     for id_, p in zip(ids[0].tolist(), log_p[0].tolist(), strict=True)
                 ],
                 taken_logp=float(token_log_probs(of_step, tgt_out[:, t : t + 1])),

@@ -155,7 +155,7 @@ def save_tokenizer(folder: Path, bundle: Bundle) -> None:
     ids = {name: getattr(tokenizer, f"{name}_id") for name in ("pad", "bos", "eos", "unk")}
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=fast_tokenizer(tokenizer),
-        **{f"{name}_token": tokenizer.piece(id_) for name, id_ in ids.items()},
+        **{f"{name}_token": tokenizer.pieces[id_] for name, id_ in ids.items()},
         model_max_length=bundle.model.config.max_len,
         padding_side="right",
         split_special_tokens=True,  # in a text, what looks like a special token is text
@@ -196,7 +196,7 @@ def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
     valid UTF-8, it decodes none of them.
     """
     proto = ModelProto.FromString(tokenizer.proto)
-    unk, eos = tokenizer.piece(tokenizer.unk_id), tokenizer.piece(tokenizer.eos_id)
+    unk, eos = tokenizer.pieces[tokenizer.unk_id], tokenizer.pieces[tokenizer.eos_id]
     if proto.trainer_spec.model_type == proto.trainer_spec.BPE:
         # The best piece that two neighbours make wins, whichever two they are; the others are never made.
         ordinary = sorted((p for p in proto.pieces if p.type == p.NORMAL), key=lambda p: -p.score)

@@ -79,7 +79,7 @@ class Tokenizer:
     Attributes:
         proto: The bytes of the model file.
         digest: SHA-256 of the model file, in hexadecimal.
-        pieces: What `piece` gives for each id.
+        pieces: The text of each piece by its id, with U+2581 for a space: a label, not a translation.
         vocab_size: Number of ids.
         pad_id: Fills rows up to a common length.
         bos_id: Begins a translation.
@@ -122,16 +122,16 @@ class Tokenizer:
 
     def make_reader(self, words: Iterable[str] | None) -> Reader:
         """The reader of sources for a run whose training showed these words, frequent ones first; None: not known."""
-        return Reader(self.id_of(_PLAIN_SOURCES_SYMBOL) != self.unk_id, self.signs, words)
+        return Reader(_PLAIN_SOURCES_SYMBOL in self.pieces, self.signs, words)
 
     @property
     def signs(self) -> str | None:
         """What has a piece and is no letter, digit or blank; None where nothing is set aside."""
-        if self.id_of(PLACEHOLDERS[0]) == self.unk_id:
+        if PLACEHOLDERS[0] not in self.pieces:
             return None
         is_ = self._processor
         ids = (i for i in range(self.vocab_size) if not (is_.is_byte(i) or is_.is_control(i) or is_.is_unknown(i)))
-        return find_signs(self.piece(i) for i in ids).replace(_SPACE, "")
+        return find_signs(self.pieces[i] for i in ids).replace(_SPACE, "")
 
     @classmethod
     def train(cls, sentences: Iterable[str], config: TokenizerConfig) -> "Tokenizer":
@@ -206,11 +206,3 @@ class Tokenizer:
     def decode_batch(self, rows: Iterable[Sequence[int]]) -> list[str]:
         """Return what `decode` gives for each row of ids."""
         return [self.decode(row) for row in rows]
-
-    def piece(self, id_: int) -> str:
-        """Return the text of one piece, with U+2581 for a space: a label, not a translation."""
-        return self._processor.id_to_piece(id_)
-
-    def id_of(self, piece: str) -> int:
-        """Return the id of a piece from its text, which no two share: the inverse of `piece`."""
-        return self._processor.piece_to_id(piece)

@@ -325,7 +325,7 @@ class Translator:
         *_, kinds = traced_full_pass(model, self._pad_rows([source]), self._pad_rows([target[:-1]]))
         among, within, across = (stack_layers(kind)[:, 0] for kind in kinds)
         values = kept.placeholder_values
-        pieces = ([tokenizer.piece(id_) for id_ in side] for side in (source, target))
+        pieces = ([tokenizer.pieces[id_] for id_ in side] for side in (source, target))
         read, written = ([values.get(piece, piece) for piece in side] for side in pieces)
         return AttentionWeights(read, written, among, within, across, [*source], target)
 

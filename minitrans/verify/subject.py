@@ -154,7 +154,7 @@ def model_and_text_pairs(
     subject = model_and_id_pairs(bundle.model, sources, targets, batches)
     src_ids = F.pad(subject.src_ids, (0, 1), value=bundle.model.config.pad_id)
     known = [pair for pair in _encode_pairs(tokenizer, learnt) if max(map(len, pair)) <= longest]
-    return replace(subject, src_ids=src_ids, known_pairs=known, piece=tokenizer.piece)
+    return replace(subject, src_ids=src_ids, known_pairs=known, piece=tokenizer.pieces.__getitem__)
 
 
 def _encode_pairs(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:

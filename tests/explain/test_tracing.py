@@ -157,7 +157,8 @@ def test_without_a_head_is_without_its_columns_of_w_o(translator: Translator, tr
 
 @torch.no_grad()
 def translation_log_prob(bundle: Bundle, attention: AttentionWeights) -> float:
-    source, target = (list(map(bundle.tokenizer.id_of, pieces)) for pieces in (attention.source, attention.target))
+    id_of = bundle.tokenizer.pieces.index
+    source, target = (list(map(id_of, pieces)) for pieces in (attention.source, attention.target))
     log_p = bundle.model(torch.tensor([source]), torch.tensor([target[:-1]])).log_softmax(-1)
     return sum(float(log_p[0, t, id_]) for t, id_ in enumerate(target[1:]))
 

@@ -49,7 +49,7 @@ def untrained_bundle(tokenizer: Tokenizer, source: str, target: str, **sizes: An
     sizes = {"d_model": 12, "n_heads": 3, "d_ff": 17, "n_layers": 2, "max_len": 30, **sizes}
     model = randomize(Transformer(TransformerConfig(**ids, **sizes)), 1).float()
     with torch.no_grad():
-        model.output.weight[[i for i in range(tokenizer.vocab_size) if tokenizer.piece(i).startswith("<0x")]] = 0.0
+        model.output.weight[[i for i, piece in enumerate(tokenizer.pieces) if piece.startswith("<0x")]] = 0.0
     return Bundle(model, tokenizer, source, target, {"cat": 0, "hund": 1})
 
 

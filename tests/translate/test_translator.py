@@ -198,7 +198,7 @@ def test_attention_is_that_of_each_layer_and_head(
     scored = random_translator.translations(SENTENCES, beam, batch_tokens=60)
     assert [t._replace(attention=None) for t in translations] == scored
     assert [t.attention is None for t in translations] == [False, True, False, True, False, False]
-    ids = {tokenizer.piece(i): i for i in range(tokenizer.vocab_size)}
+    ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
     for line, (text, _, attention, *_) in zip(SENTENCES, translations, strict=True):
         if attention is None:
             continue
@@ -292,7 +292,7 @@ def test_a_line_is_cut_after_as_many_tokens_as_the_model_takes(random_translator
     splitting.bundle = replace(random_translator.bundle, source="de")
     assert splitting.to_sentences("Am 12. Mai kam er. Er ging.") == ["Am 12. Mai kam er.", "Er ging."]
     ids = tokenizer.encode(line.lower())[: longest - 1]
-    assert translation.attention.source == [tokenizer.piece(i) for i in (*ids, tokenizer.eos_id)]
+    assert translation.attention.source == [tokenizer.pieces[i] for i in (*ids, tokenizer.eos_id)]
 
 
 def test_without_a_cache_each_prefix_is_computed_anew(translator: Translator, random_translator: Translator) -> None:
