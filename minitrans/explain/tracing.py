@@ -34,7 +34,7 @@ class TracedStep(NamedTuple):
     Attributes:
         top_pieces: The likeliest next pieces and their log-probabilities, the best first.
         taken_logp: Log-probability of the piece that was taken.
-        n_keys_read_by_layer: How many keys, and as many values, each layer's self-attention read.
+        n_keys_read: How many keys, and as many values, each layer's self-attention read.
         n_keys_held_before: How many of them each layer's cache held before the step.
         source_kept: Whether keys and values of the source are still, bit for bit, what they were at first.
         logit_difference: Largest difference between cache and full pass over the logits.
@@ -44,7 +44,7 @@ class TracedStep(NamedTuple):
 
     top_pieces: list[tuple[str, float]]
     taken_logp: float
-    n_keys_read_by_layer: list[int]
+    n_keys_read: int
     n_keys_held_before: int
     source_kept: bool
     logit_difference: float
@@ -137,7 +137,7 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
                     for id_, p in zip(ids[0].tolist(), log_p[0].tolist(), strict=True)
                 ],
                 taken_logp=float(token_log_probs(of_step, tgt_out[:, t : t + 1])),
-                n_keys_read_by_layer=[of_self.size(-1)] * len(traces),
+                n_keys_read=of_self.size(-1),
                 n_keys_held_before=held,
                 source_kept=all(
                     torch.equal(layer.source.k, k) and torch.equal(layer.source.v, v)

@@ -301,7 +301,7 @@ function drawLines() {
 // -- from the cache -------------------------------------------------------------------------------------------------
 
 function drawSlots() {
-  const { steps } = sentence, { n_keys_read_by_layer: reads, n_keys_held_before: held, source_kept: kept } = steps[state.step];
+  const { steps } = sentence, { n_keys_read: n, n_keys_held_before: held, source_kept: kept } = steps[state.step];
   const columns = padded(), left = 62;
   const cell = Math.max(9, Math.min(22, (roomIn("slots") - left) / Math.max(steps.length, columns.length)));
   const parts = [], titles = [];
@@ -309,9 +309,9 @@ function drawSlots() {
   const slot = (i, className, title) =>
     parts.push(titled(svg("rect", { x: i * cell, y, width: cell - 1, height: cell - 1, class: className,
       ...(className === "masked" ? { fill: "url(#hatch)" } : {}) }), title));
-  reads.forEach((n, layer) => {
+  for (let layer = 1; layer <= page.layers.at(-1); layer += 1) {
     y += 14;
-    titles.push(`Layer ${layer + 1}: ${held} cached + ${n - held} added = ${n} read; source: ${columns.length}`);
+    titles.push(`Layer ${layer}: ${held} cached + ${n - held} added = ${n} read; source: ${columns.length}`);
     parts.push(text(-left, y, titles.at(-1)));
     y += 6;
     parts.push(text(-8, y + cell / 2 + 3, "target", { class: "row weak" }));
@@ -322,7 +322,7 @@ function drawSlots() {
     columns.forEach((piece, k) =>
       slot(k, forbids("cross", 0, k) ? "masked" : "source", `${piece}: computed before the first step`));
     y += cell + 8;
-  });
+  }
   const width = Math.max(cell * Math.max(steps.length, columns.length), widest(titles) + 4 - left);
   picture("slots", "Keys and values in the cache", { width, height: y, left }, ...parts);
   byId("held").textContent =
