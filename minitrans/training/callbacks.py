@@ -232,7 +232,7 @@ class TrainingProgress(ProgressBar):
         self.seconds += time.perf_counter() - self.step_began
         now, step = time.monotonic(), trainer.global_step
         if not self.bar.disable:
-            self.bar.update(self.task, completed=step, loss=self.module.step_loss.item(), speed=self.token_rate)
+            self.bar.update(self.task, completed=step, loss=self.module.step_loss, speed=self.token_rate)
         elif self.began_at is None:  # the first step also prepares memory: its time is not typical
             self.began_at, self.say_at = (now, step), now + SECONDS_TO_FIRST_LINE
         elif now >= self.say_at and step > self.began_at[1]:
