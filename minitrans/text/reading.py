@@ -197,13 +197,13 @@ class Reader:
         plain: Whether sources are read in lower case and with a keyboard's marks, as `normalize` leaves them; and if
             what is around a sentence, such as quotation marks and emoji, is kept from the model.
         signs: The punctuation and other signs that have pieces; None: nothing is set aside.
-        known: The words that training showed, frequent ones first; None: they are not known, and no word is set aside.
+        known: The words that training showed, frequent ones first; without them, no word is set aside.
     """
 
     def __init__(self, plain: bool, signs: str | None = None, known: Iterable[str] | None = None) -> None:
         self.plain, self.uses_placeholders = plain, signs is not None
-        self._ranks = None if known is None else {word: i for i, word in enumerate(known)}
-        self._english = (self._ranks or {}).get("what", _ENGLISH_WORDS) < _ENGLISH_WORDS
+        self._ranks = {word: i for i, word in enumerate(known or ())}
+        self._english = self._ranks.get("what", _ENGLISH_WORDS) < _ENGLISH_WORDS
         not_after_number = r"(?<!^\d\d\.)" if self._english else r"(?<!\b\d\d\.)"  # also in 15. Mai
         self._sentence_break = re.compile(rf"(?<!^\d{{3}}\.){not_after_number}{_SENTENCE_BREAK}", re.IGNORECASE)
         code, sign = r"\w*(?:[^\W\d_]\d|_)\w*", rf"[^\w\s{re.escape(signs or '')}]+"  # such as B316, and ☂
@@ -320,7 +320,7 @@ class Reader:
 
     def _mark_names_fix_typos(self, run: re.Match[str], places: "_PlaceholderMap") -> str:
         """Some words with blanks between them: names are set aside as a whole, typing errors corrected."""
-        if self._ranks is None or self._ranks.keys() >= {*lower(run[0]).split(" ")}:
+        if not self._ranks or self._ranks.keys() >= {*lower(run[0]).split(" ")}:
             return run[0]
         mixed = re.search(r"(?<!\w)[a-z]\w", run.string)  # else a capital says nothing
         begins = run.string[: run.start()].rstrip()[-1:] in ("", *'.!?:"(-')
@@ -354,16 +354,15 @@ class Reader:
         if len(word) > 2:
             edits += [a + letter + b for a, b in cuts for letter in "abcdefghijklmnopqrstuvwxyz"]  # left out
             edits += [a + letter + b[1:] for a, b in cuts if b for letter in neighbouring_keys(b[0])]
-        ranks = self._ranks or {}
-        meant = self.full_spellings(word) or (each for each in edits if each in ranks)
-        return min(meant, key=lambda each: ranks.get(each, 0), default=None)
+        meant = self.full_spellings(word) or (each for each in edits if each in self._ranks)
+        return min(meant, key=lambda each: self._ranks.get(each, 0), default=None)
 
     def full_spellings(self, word: str) -> list[str]:
         """The known words that a word in lower case is read as: of `dont`, without its ', `don't`; of `u`, `you`."""
         if not self.uses_placeholders or len(word) > _MAX_TYPO_LENGTH:
             return []
         forms = TEXTING_ABBREVIATIONS.get(word, ""), *(f"{word[:i]}'{word[i:]}" for i in range(1, len(word)))
-        return [form for form in forms if all(each in (self._ranks or {}) for each in form.split(" "))]
+        return [form for form in forms if all(each in self._ranks for each in form.split(" "))]
 
 
 def load_reader(folder: str | Path) -> Reader:
