@@ -358,11 +358,6 @@ RUN_DIR_REFUSALS: list[tuple[Setup, str, str]] = [
         f"{RETRAIN} link --overwrite",
         "link is a link, so what it leads to is ",
     ),
-    (
-        lambda run: copy_run(run, Path("planted"), cache_dir="elsewhere"),
-        f"{RETRAIN} planted --resume",
-        "planted/config.yaml names data.cache_dir; remove that line, and give it as a flag",
-    ),
     *(
         (
             make_link(n),

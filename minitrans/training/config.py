@@ -76,7 +76,7 @@ class TrainerConfig:
         val_check_interval: Validate after this many batches (a whole number), or after this share of an epoch; null:
             after each epoch.
         check_val_every_n_epoch: Validate only at every n-th epoch; null: val_check_interval counts across epochs.
-        log_every_n_steps: Optimizer steps after which the loss is logged; null: 50; 0: it is not logged.
+        log_every_n_steps: Optimizer steps after which the loss is logged; 0: it is not logged.
         accumulate_grad_batches: Batches whose gradients make one step.
         gradient_clip_val: Largest norm of the gradient; a gradient with a larger one is scaled down to it.
     """
@@ -90,7 +90,7 @@ class TrainerConfig:
     limit_val_batches: int | float | None = None
     val_check_interval: int | float | None = None
     check_val_every_n_epoch: Count | None = 1
-    log_every_n_steps: CountFromZero | None = None
+    log_every_n_steps: CountFromZero = 50
     accumulate_grad_batches: Count = 1
     gradient_clip_val: Positive | None = None
 
@@ -341,10 +341,10 @@ def _build_run_config(settings: Namespace) -> RunConfig:
 
 
 def saved_settings(run: Path) -> dict[str, Any]:
-    """The settings in a run folder, as they come out of `RunConfig.yaml_text`.
+    """The settings in a run folder, as they come out of `RunConfig.yaml_text`, which names no `data.cache_dir`.
 
     Raises:
-        UserError: They cannot be read, or set `data.cache_dir`: a stranger's run must not choose where files go.
+        UserError: They cannot be read.
     """
     path = run / CONFIG_FILE
     try:
@@ -353,6 +353,5 @@ def saved_settings(run: Path) -> dict[str, Any]:
             raise UserError(f"it has no section {missing[0]}")
     except (UserError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error}); train again with --overwrite") from error
-    if settings["data"].pop("cache_dir", None) is not None:
-        raise UserError(f"{path} names data.cache_dir; remove that line, and give it as a flag if it is to be so")
+    settings["data"].pop("cache_dir", None)
     return settings

@@ -175,7 +175,7 @@ def _score_bundle(config: RunConfig, bundle: Bundle, data: TranslationDataModule
 def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
     """Lightning's Trainer with our loggers and callbacks; `CheckpointWriter` is called last, wherever it stands."""
     _check_devices(config.trainer)
-    run_dir, log_every = config.run_dir, config.trainer["log_every_n_steps"]
+    run_dir = config.run_dir
     precision, reason = precision_and_reason(config.training.precision, config.trainer["accelerator"])
     translations = callbacks.ValidationScorer(config.compiled)
     early = EarlyStopping("val_bleu", 0.0, config.training.patience, mode="max", check_on_train_epoch_end=False)
@@ -185,7 +185,7 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
         early,
         callbacks.TrainingProgress(translations, f"precision: {precision} ({reason})"),
         callbacks.StopIfNotFinite(run_dir / CHECKPOINTS),
-        callbacks.LossAndRateLogger(run_dir / METRICS, every=50 if log_every is None else log_every),
+        callbacks.LossAndRateLogger(run_dir / METRICS, every=config.trainer["log_every_n_steps"]),
         checkpoints.CheckpointWriter(run_dir / CHECKPOINTS, config.training, early),
     ]
     tensorboard = TensorBoardLogger(  # it shows no step twice
@@ -252,7 +252,7 @@ def _fit(
     """
     threads = torch.get_num_threads()
     try:
-        trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+        trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
     except SystemExit as error:
         _end_child_processes(trainer)
         if trainer.is_global_zero:
