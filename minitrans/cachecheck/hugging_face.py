@@ -211,8 +211,6 @@ class HFModel(CachedModel[DecodingState]):
             own = getattr(output, "decoder_attentions", None) or getattr(output, "attentions", None) or ()
             numbers += [F.pad(w, (max(0, n_fed - w.size(-1)), 0)) for w in own if w is not None]
             numbers += [w for w in getattr(output, "cross_attentions", None) or () if w is not None]
-            if len(numbers) == 1:
-                raise NotOfferedError("it returns no attention weights")
         return numbers
 
     def select_rows(self, cache: DecodingState, rows: Tensor) -> DecodingState:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -76,10 +77,12 @@ def test_a_right_model_passes_all_that_it_offers() -> None:
     assert covered == set(CHECKS_BY_ID)  # no check but has a fault of its own
     assert [set(result.by_dtype) for result in report.checks[:2]] == [{"float64", "float32", "bfloat16"}, {"float64"}]
     small = Toy()
-    small.max_len, small.window_sizes = 3, (0, 6)  # 0: none
+    small.max_len, small.window_sizes = 4, (0, 6)  # 0: none
     assert failed_results(small) == {}
-    small.max_len = 2
-    with pytest.raises(AssertionError, match=r"^no full pass: it takes 2 tokens, and the checks need sentences of 3$"):
+    small.fault = "own padding seen"
+    assert failed_results(small).keys() >= {"padding.left"}
+    small.max_len = 3
+    with pytest.raises(AssertionError, match=r"^no full pass: it takes 3 tokens, and the checks need sentences of 4$"):
         check_cache(small)
 
 
@@ -133,6 +136,7 @@ CHECK_PART_FAULTS: list[tuple[str, str, str | LogitsOff]] = [
     ("causal.gradient", "token 1 has no gradient from its own position", "a token late"),
     ("reach", "7: ", "a token late"),
     ("reach", "8: ", "own token alone"),
+    ("reach", "16: ", lambda *_: torch.tensor(math.nan)),
     ("source.padding", "with 3 more columns of padding", after(when=lambda toy, ids, c: c.memory[1].size(1) == 10)),
     ("source.padding", "2 of 2 tokens alone", after(when=lambda toy, ids, c: c.memory[1].shape == (1, 2))),
     ("source.padding", "batch, one by one", after(*SINGLES, when=lambda toy, ids, c: c.memory[1].shape == (1, 2))),
@@ -145,8 +149,8 @@ CHECK_PART_FAULTS: list[tuple[str, str, str | LogitsOff]] = [
     ("batch", "beside rows of other tokens, full", after(when=lambda toy, ids, c: int(ids[:, -1].sum()) != ENDS_SUM)),
     ("batch", "beside rows of other tokens, steps",
      after(*SINGLES, when=lambda toy, ids, c: int(ids[:, -1].sum()) != ENDS_SUM)),
-    ("rows", f"{SELECTIONS_TEXT} [3, 0, 1]", after(5, 1, 1)),
-    ("rows", f"{SELECTIONS_TEXT} [0]", after(5, 1, 1, 1, 1)),
+    ("rows", f"{SELECTIONS_TEXT} [1, 0, 0, 1, 2, 1]", after(5, 1, 1)),
+    ("rows", f"{SELECTIONS_TEXT} [2]", after(5, 1, 1, 1, 1)),
     ("rows", SELECTIONS_TEXT, "repeated rows"),
     ("rollback", "up to 6 tokens, fed in one chunk and", after(1, 3, -2, 4)),
     ("rollback", "up to 6 tokens, fed one by one and", after(1, 1, 1, 1, -2, 1)),
@@ -296,6 +300,13 @@ def test_a_failure_is_asserted_with_what_differs_first_unless_it_is_known() -> N
     for wrong in ("generate.greedy", ("stepz",)):
         with pytest.raises(ValueError, match="is no tuple of ids of checks"):
             check_cache(Toy(), skip=wrong)  # type: ignore[arg-type]  # the comma is forgotten
+
+
+def test_a_failure_is_raised_where_python_leaves_assert_statements_out() -> None:
+    program = "from toy_model import *; from minitrans.verify import check_cache; check_cache(Toy('target rows'))"
+    command = [sys.executable, "-O", "-c", program]
+    ran = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    assert "AssertionError: rows: " in ran.stderr
 
 
 @pytest.mark.parametrize(("float64", "words"), [(0.0, "0.5, at most 1.5e-5"), (math.nan, "NaN, at most 1e-12")])
@@ -488,6 +499,13 @@ def test_tokens_that_are_never_put_out_neither_fail_a_right_model_nor_hide_a_fau
     details = {id_: result.detail for id_, result in failed_results(Masked("positions restart", dtype)).items()}
     for id_ in ("steps", "score", "caches.two"):
         assert "this looks like: positions start at 0 again at every step" in details[id_]
+
+
+def test_weights_that_are_not_returned_are_not_measured() -> None:
+    toy = Toy()
+    toy.variants = {"weights": Toy}  # which returns its logits alone
+    result = next(result for result in run(toy).checks if result.id == "weights")
+    assert (result.offered, result.detail) == (False, "it returns no attention weights")
 
 
 def test_steps_with_fewer_numbers_than_the_full_pass_have_failed() -> None:

@@ -124,12 +124,12 @@ def test_a_fault_of_one_attention_is_noticed_whichever_it_is(id_: str, i: int) -
 
 
 def test_small_models_are_measured_with_shorter_sentences_and_any_dropout_is_off() -> None:
-    model = Transformer(replace(fresh_model().config, max_len=3, dropout=0.4, attention_dropout=0.4))
+    model = Transformer(replace(fresh_model().config, max_len=4, dropout=0.4, attention_dropout=0.4))
     assert failed_results(verify.run(model)) == []
     c = fresh_model().config
-    for config in (replace(c, max_len=2), replace(c, d_model=1, d_head=4)):
+    for config in (replace(c, max_len=3), replace(c, d_model=1, d_head=4)):
         with pytest.raises(
-            UserError, match=r"^max_len \d+ and d_model \d+ are too small to check; the least are 3 and 2"
+            UserError, match=r"^max_len \d+ and d_model \d+ are too small to check; the least are 4 and 2"
         ):
             verify.run(Transformer(config))
 
