@@ -128,7 +128,7 @@ template <class T> class Stepper {
                 end(w, decoder[3 * l + 1]);
                 feed_forward(w, decoder[3 * l + 2]);
             }
-            norm(w.x, decoder_norm.gamma, decoder_norm.beta, decoder_norm.eps, w.h);
+            norm(w.x, decoder_norm, w.h);
             choose(w, n, log_p + first * n, ids + first * n);
         }
     }
@@ -136,20 +136,19 @@ template <class T> class Stepper {
   private:
     struct Linear {
         Operand<T> w;
-        std::vector<A> b;
+        const A *b;
 
         void pack(const A *weight, const A *bias, int64_t out, int64_t in) {
             w.pack(RIGHT, View<const A>{weight, out, in, in}, true);
-            b.assign(bias, bias + out);
+            b = bias;
         }
     };
     struct Sublayer {
-        std::vector<A> gamma, beta;
-        double eps;
+        Parameters<A> p;
         Linear in, out;
 
-        void pack(const Parameters<A> &p, int64_t into, int64_t from, int64_t D) {
-            gamma.assign(p.gamma, p.gamma + D), beta.assign(p.beta, p.beta + D), eps = p.eps;
+        void pack(const Parameters<A> &parameters, int64_t into, int64_t from, int64_t D) {
+            p = parameters;
             in.pack(p.w_in, p.b_in, into, D);
             out.pack(p.w_out, p.b_out, D, from);
         }
@@ -174,7 +173,7 @@ template <class T> class Stepper {
         }
     }
 
-    void norm(const Matrix<A> &x, const A *gamma, const A *beta, double eps, Matrix<A> &y) const {
+    void norm(const Matrix<A> &x, const Parameters<A> &p, Matrix<A> &y) const {
         y.resize(x.rows, s.D);
         for (int64_t r = 0; r < x.rows; r++) {
             const A *__restrict from = x[r];
@@ -183,8 +182,8 @@ template <class T> class Stepper {
             for (int64_t i = 0; i < s.D; i++) sum += from[i];
             const A mean = sum / A(s.D);
             for (int64_t i = 0; i < s.D; i++) to[i] = from[i] - mean, squares += to[i] * to[i];
-            const A rstd = 1 / std::sqrt(squares / A(s.D) + A(eps));
-            for (int64_t i = 0; i < s.D; i++) to[i] = to[i] * rstd * gamma[i] + beta[i];
+            const A rstd = 1 / std::sqrt(squares / A(s.D) + A(p.eps));
+            for (int64_t i = 0; i < s.D; i++) to[i] = to[i] * rstd * p.gamma[i] + p.beta[i];
         }
     }
 
@@ -197,9 +196,9 @@ template <class T> class Stepper {
 
     // What a sub-layer begins and ends with: y = w_in norm(x), and x += w_out heads.
     void begin(Workspace<T> &w, const Sublayer &layer, Matrix<A> &y) const {
-        norm(w.x, layer.gamma.data(), layer.beta.data(), layer.eps, w.h);
+        norm(w.x, layer.p, w.h);
+        w.u.resize(w.x.rows, E);  // of the heads, if y is not u itself
         apply(w, layer.in, w.h, y);
-        w.u.resize(w.x.rows, E);
     }
     void end(Workspace<T> &w, const Sublayer &layer) const {
         apply(w, layer.out, w.u, w.f);
@@ -207,8 +206,7 @@ template <class T> class Stepper {
             for (int64_t i = 0; i < s.D; i++) w.x[r][i] += w.f[r][i];
     }
     void feed_forward(Workspace<T> &w, const Sublayer &layer) const {
-        norm(w.x, layer.gamma.data(), layer.beta.data(), layer.eps, w.h);
-        apply(w, layer.in, w.h, w.u);
+        begin(w, layer, w.u);
         for (int64_t r = 0; r < w.u.rows; r++)
             for (int64_t i = 0; i < w.u.columns; i++) w.u[r][i] = std::max(w.u[r][i], A(0));
         end(w, layer);
@@ -274,7 +272,7 @@ template <class T> class Stepper {
             end(w, encoder[2 * l]);
             feed_forward(w, encoder[2 * l + 1]);
         }
-        norm(w.x, encoder_norm.gamma, encoder_norm.beta, encoder_norm.eps, w.h);
+        norm(w.x, encoder_norm, w.h);
         for (int64_t l = 0; l < s.L; l++) {
             apply(w, cross_kv[l], w.h, w.kv);
             for (int64_t r = 0; r < count; r++)

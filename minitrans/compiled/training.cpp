@@ -261,8 +261,8 @@ template <class T, class Row> computed<T> *sum_of(const std::vector<Workspace<T>
 // The rows from `row` on, n of them.
 template <class M> auto rows_of(M &matrix, int64_t row, int64_t n) { return matrix.part(row, 0, n, matrix.columns); }
 
-// to = from + bias
-template <class T, class A> void put(const Matrix<A> &from, const A *bias, View<T> to) {
+// to = from, or from + bias
+template <class T, class A> void put(const Matrix<A> &from, View<T> to, const A *bias = nullptr) {
     for (int64_t r = 0; r < from.rows; r++)
         for (int64_t c = 0; c < from.columns; c++) store(to[r] + c, from[r][c] + (bias ? bias[c] : A(0)));
 }
@@ -407,7 +407,7 @@ template <class T> void attend(Workspace<T> &w, const Head<T> &head, bool causal
     w.right.pack(RIGHT, head.v);
     w.left.pack(LEFT, dropped_weights(w, head, dropout), true);
     multiply(w.left, w.right, w.result);
-    put<T, A>(w.result, nullptr, head.heads);
+    put(w.result, head.heads);
 }
 
 // The gradients at q, k and v, for the one at the head.
@@ -418,7 +418,7 @@ void attend_backward(Workspace<T> &w, const Head<T> &head, Dropout dropout, View
     const int64_t width = Operand<T>::whole(head.q.rows);
     w.right.pack(RIGHT, d_head);
     w.multiply_by(w.right, dropped_weights(w, head, dropout), w.result);
-    put<A, A>(w.result, nullptr, d_v);
+    put(w.result, d_v);
 
     w.right.pack(RIGHT, d_head, true);
     w.multiply_by(w.right, head.v, w.scores);
@@ -436,11 +436,11 @@ void attend_backward(Workspace<T> &w, const Head<T> &head, Dropout dropout, View
     w.right.pack(RIGHT, head.k);
     w.left.pack(LEFT, w.scores.all(), true);
     multiply(w.left, w.right, w.result);
-    put<A, A>(w.result, nullptr, d_q);
+    put(w.result, d_q);
 
     w.right.pack(RIGHT, head.q);
     w.multiply_by(w.right, w.scores.all(), w.result);
-    put<A, A>(w.result, nullptr, d_k);
+    put(w.result, d_k);
 }
 
 template <class T> Head<T> head_of(Kept<T> &kept, const Task &task, int64_t sentence, int64_t h) {
@@ -469,8 +469,8 @@ void attention(Workspace<T> &w, const Part<A> &part, Kept<T> &kept, Matrix<T> *m
         w.multiply_by(kept.w_in, w.h.all(), w.q);
         if (memory) w.left.pack(LEFT, rows_of(*memory, key, n_keys));
         multiply(w.left, kept.w_kv, w.kv);
-        put(w.q, part.p.b_in, rows_of(kept.q, row, n));
-        put(w.kv, part.p.b_in + task.sizes.E(), rows_of(kept.kv, key, n_keys));
+        put(w.q, rows_of(kept.q, row, n), part.p.b_in);
+        put(w.kv, rows_of(kept.kv, key, n_keys), part.p.b_in + task.sizes.E());
         for (int64_t b = first; b < next; b++)
             for (int64_t h = 0; h < task.sizes.H; h++)
                 attend(w, head_of(kept, task, b, h), part.kind == CAUSAL, part.inside);
@@ -522,7 +522,7 @@ void norm_alone(Workspace<T> &w, const Part<A> &part, Kept<T> &kept, const Task 
     for (int64_t row = task.begin(), end = task.end(); row < end; row += ROWS) {
         const int64_t n = std::min(ROWS, end - row);
         norm(rows_of(kept.x, row, n), part.p, w.normed, w.h);
-        put<T, A>(w.h, nullptr, rows_of(y, row, n));
+        put(w.h, rows_of(y, row, n));
     }
 }
 
