@@ -379,12 +379,12 @@ SYMMETRIC_FUNCTIONS = ("max", "min", "torch.promote_types")  # of whose argument
 CONFUSABLE_NAMES = """
     min max, any all, sin cos, exp log, argmax argmin, ones_like zeros_like, zeros_ ones_, float32 float64,
     xavier_uniform_ xavier_normal_, softmax log_softmax, ValueError TypeError, causal_mask padding_mask,
-    q k v, query key value, k_pos q_pos, cross_k cross_v, scores filled, weight bias, w_qkv w_o, w_1 w_2, first last,
-    project_qkv project_q project_kv, x attended memory, self_weights cross_weights weights, causal src_mask,
+    q k v, query key value, k_pos q_pos, scores filled, weight bias, w_qkv w_o, w_1 w_2, first last,
+    x attended memory, self_weights cross_weights weights, causal src_mask,
     q_len kv_len offset end, src_len max_len longest, length capacity, batch heads, n_heads d_head head_size,
     d_model d_ff, vocab_size max_len, dropout attention_dropout, self_norm cross_norm ff_norm, self_attn cross_attn,
     src_ids tgt_ids tgt_in, src_embedding tgt_embedding output, encoder decoder, EncoderLayer DecoderLayer,
-    pad_id bos_id eos_id, rows keep alive
+    pad_id bos_id eos_id, rows keep
 """
 NON_OPERAND_NAMES = {"torch", "math", "nn", "F", "self"}  # of a call g.f(x) with such a g, x is left; else g
 
