@@ -146,6 +146,12 @@ def fresh_model_report() -> Report:
     return run_checks.run()
 
 
+@pytest.fixture
+def float64_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anyone's model is measured in float64; lower dtypes would take as long again, and have their own tests."""
+    monkeypatch.setattr("minitrans.cachecheck.runner.LOWER_DTYPES", ())
+
+
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run trained for a few seconds on a small corpus; tests only read it."""

@@ -86,6 +86,7 @@ def test_a_right_model_passes_all_that_it_offers() -> None:
         check_cache(small)
 
 
+@pytest.mark.usefixtures("float64_alone")
 @pytest.mark.parametrize("fault", PATTERN_AND_CHECKS_BY_FAULT)
 def test_a_fault_is_noticed_and_named_by_the_checks_that_have_to_do_with_it(fault: str) -> None:
     words, ids, others = PATTERN_AND_CHECKS_BY_FAULT[fault]
@@ -316,6 +317,7 @@ def test_a_failure_is_told_by_the_first_dtype_that_fails(float64: float, words: 
     assert failure_line(result) == f"x: {words} is allowed: A claim."
 
 
+@pytest.mark.usefixtures("float64_alone")
 def test_every_fault_that_can_be_put_around_the_toy_is_caught() -> None:
     caught = {each.id: set(each.caught_by) for each in self_test(Toy())}
     assert set(caught) == {fault.id for fault in FAULTS}
@@ -331,6 +333,7 @@ def test_every_fault_that_can_be_put_around_the_toy_is_caught() -> None:
     assert caught["mask.late"] >= {"causal.prefix", "causal.values", "causal.gradient"}
 
 
+@pytest.mark.usefixtures("float64_alone")
 def test_a_fault_that_is_there_already_is_not_put_around() -> None:
     caught = {each.id: each.caught_by for each in self_test(Toy("all rows"))}
     assert set(caught) == {fault.id for fault in FAULTS} - {"rows.swapped"}
@@ -483,7 +486,7 @@ def test_ids_that_are_not_ordinary_stand_only_where_every_target_begins() -> Non
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("lowest", [-1e4, -1e9, -1e38, -math.inf])
+@pytest.mark.parametrize("lowest", [-1e4, -1e38, -math.inf])
 def test_tokens_that_are_never_put_out_neither_fail_a_right_model_nor_hide_a_fault(
     lowest: float, dtype: torch.dtype
 ) -> None:
