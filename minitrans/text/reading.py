@@ -63,16 +63,23 @@ PLAIN_MARKS_TABLE = str.maketrans(
     }
 )
 # What stands before and after a sentence without being part of it: list marks, emoji, dots, quotation marks.
-_EMOJI = "[\u200d\u203c\u2049\u20e3\u2190-\u2bff\u3030\u303d\ufe0e\ufe0f\U0001f000-\U0001fbff\U000e0020-\U000e007f]"
-_LEADING_BULLET_OR_EMOJI = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•*·>]+) +|(?:[0-9#*]\ufe0f?\u20e3|{_EMOJI})+ *)?")
+_EMOJI = (  # without mathematical operators
+    "[\u200d\u203c\u2049\u20e3\u2190-\u21ff\u2300-\u27bf\u27f0-\u297f\u2b00-\u2bff\u3030\u303d\ufe0e\ufe0f"
+    "\U0001f000-\U0001fbff\U000e0020-\U000e007f]"
+)
+_KEY = "[0-9#*©®™ℹ㊗㊙]"  # keys and signs: emoji if U+20E3 or U+FE0F follows
+_LEADING_BULLET_OR_EMOJI = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•∙*·>]+) +|(?:{_KEY}[\u20e3\ufe0f]|{_EMOJI})+ *)?")
 _TRAILING_EMOJI_OR_DOTS = re.compile(  # of a line read backwards
-    rf"(?:(?:\u20e3\ufe0f?[0-9#*]|{_EMOJI})+ *|[()]-?[:;] +|(?:\.{{2,}}|…)+ *)?"
+    rf"(?:(?:[\u20e3\ufe0f]{_KEY}|{_EMOJI})+ *|[()]-?[:;] +|(?:\.{{2,}}|…)+ *)?"
 )
 # Where a sentence ends: not after Mr., a.m. or J., nor in no. 5; `Reader` says after which numbers.
 _NOT_AFTER_ABBREVIATION = "".join(
     rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "prof", "st", "nr", "ca", "vs", "etc")
 )
-_SENTENCE_BREAK = rf"(?:(?<=[^\s.?!]{{2}}\.)|(?<=[^\s.?!][?!])){_NOT_AFTER_ABBREVIATION}(?!(?<=\bno\.) \w*\d) (?=\w)"
+_SENTENCE_BREAK = (
+    rf"(?:(?<=[^\s.?!]{{2}}\.)|(?<=[^\s.?!][?!])){_NOT_AFTER_ABBREVIATION}(?!(?<=\bno\.) \w*\d)"
+    rf" (?=(?:{_EMOJI} ?|[¿¡(\[#$£¥\u20a0-\u20cf'‘’‚©®™ℹ㊗㊙])*[^\Wℹ])"
+)
 STOPS, QUESTION_MARKS = ".。।۔։።။", "?？؟;"  # of many scripts; Greek's question mark is a semicolon
 _UNSPACED_END_MARKS = "。？！…，；：”’」』）"  # after these no blank is written
 _SURPLUS_MARKS = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))")
@@ -95,7 +102,9 @@ _ADDRESS = (
 )
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:[.:/-]\d+)*"
 # Vowel signs and other marks on letters, and the joiners in Persian words: none of them is a letter for `re`.
-_MARKS = "\u200c\u200d" + "".join(c for c in map(chr, range(0x300, 0x3100)) if unicodedata.category(c)[0] == "M")
+# Beyond U+FFFF, those of Chakma and Adlam.
+_MARKED_SCRIPTS = range(0x300, 0x3100), range(0xA600, 0xAC00), range(0x11100, 0x11150), range(0x1E940, 0x1E950)
+_MARKS = "\u200c\u200d" + "".join(c for c in map(chr, chain(*_MARKED_SCRIPTS)) if unicodedata.category(c)[0] == "M")
 _LETTERS = rf"[^\W\d_]+(?:[{_MARKS}]+[^\W\d_]+)*[{_MARKS}]*"
 _WORD = rf"{_LETTERS}(?:['-]{_LETTERS})*(?![\w@{_MARKS}]|://|\.\w)"
 
@@ -419,7 +428,7 @@ def _split_surroundings(line: str) -> tuple[str, str, str]:
     """A clean line in three parts: what comes before the sentence, the sentence, and what comes after it."""
     before = after = ""
     while any(map(str.isalnum, line)):
-        if line[0].isalpha() and (line[-1].isalnum() or (line[-1] in ".?!" and line[-2].isalnum())):
+        if line[:2].isalpha() and (line[-1].isalnum() or (line[-1] in ".?!" and line[-2].isalnum())):
             return before, line, after  # as most lines
         lead = _LEADING_BULLET_OR_EMOJI.match(line)[0]  # type: ignore[index]  # it may be empty, and always matches
         tail = _TRAILING_EMOJI_OR_DOTS.match(line[len(lead) :][::-1])[0][::-1]  # type: ignore[index]

@@ -2,7 +2,7 @@ import time
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minitrans.text import reading
@@ -52,6 +52,7 @@ SENTENCE_CASES = [
     ["A vs. B etc. are here."], ["I met Prof. Smith."], ["10. Go now."],
     ["Er kam am 15. Mai 2020.", "Gut."], ["100. Go now."], ["Are you?", "No.", "See no. A4.", "And no. 5."],
     ["At 5 a.m. he left.", "It costs 3.50 today."], ["No. 5 is here... and there.He"], ["他走了. ，"],
+    ["Hola.", "¿Cómo?", "¡Tú!", "🌞 ❤️ Go!", "$5.", "#️⃣ [Go].", "(‘Go’)?", "ℹ️ Go.", "㊗️ Go. 😀 ©️ ℹ️"],
     ['He said "Go now. Do it." and left. So'], ["“Go now. Do it.” He left."],
 ]  # fmt: skip
 JOIN_CASES = [  # the translations of a line's sentences, and that of the line
@@ -107,11 +108,12 @@ def test_a_source_is_as_a_keyboard_has_it_and_a_target_as_it_is(line: str, want:
 
 
 @given(
-    before=st.lists(st.sampled_from(["- ", "– ", "1. ", "12) ", "• ", ">> ", "😀 ", "☂️", "👩‍👧 ", "1️⃣ "]), max_size=3),
-    sentence=st.sampled_from(["he lives here", "it is 3 to 5, isn't it?", "so!", "a: b (c)", "他走了"]),
+    before=st.lists(st.sampled_from(["- ", "– ", "1) ", "12. ", "•∙ ", ">> ", "😀 ", "☂️ℹ️", "👩‍👧 ", "1️⃣ "]), max_size=3),
+    sentence=st.sampled_from(["he lives here", "it is 3 to 5, isn't it?", "√2 < ∞", "so!", "a: b (c)", "他走了"]),
     quotes=st.sampled_from(["", "“”", "„“", '""', "«»"]),
-    after=st.lists(st.sampled_from(["…", " ...", "....", "😀", " ❤️", " :)", " ;-)", " 👩‍👧", "‼️", "#️⃣"]), max_size=3),
+    after=st.lists(st.sampled_from(["…", " ...", "....", "😀", " ❤️", " :)", " ;-)", " 👩‍👧", "‼️", "#️⃣©️"]), max_size=3),
 )
+@example(before=["ℹ️ "], sentence="he lives here", quotes="", after=[])
 def test_what_is_around_it_is_put_back(before: list[str], sentence: str, quotes: str, after: list[str]) -> None:
     line = clean("".join([*before, quotes[:1], sentence, quotes[1:], *after]))
     read = PLAIN_READER.preprocess_line(line)
@@ -172,7 +174,7 @@ def test_what_depends_on_the_words_that_are_known() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["नमस्ते दुनिया", "می‌خواهم بروم", "שָׁלוֹם עולם", "உன்னை", "สวัสดี", "I lo\u00adve\u200b yo\u200eu", "\ufeffI"],
+    ["नमस्ते உன்னை ꯑꯁꯤ ꦏꦺꦴꦭꦶꦤ꧀ 𞤆𞤵𞤤𞤢𞥄𞤪 𑄌𑄋𑄴𑄟𑄳𑄦", "می‌خواهم بروم", "שָׁלוֹם עולם", "สวัสดี", "I lo\u00adve\u200b yo\u200eu", "\ufeffI"],
 )
 def test_words_with_marks_or_what_is_not_seen_are_words(line: str) -> None:
     text, kept = Reader(True, SIGNS, split_lowercase_words(line)).preprocess(line)
