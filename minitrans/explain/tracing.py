@@ -91,7 +91,10 @@ def trace_translations(translator: Translator, texts: Sequence[str]) -> list[Tra
     """Translate each sentence of the texts greedily, and look at how; one without words is left out, with a warning."""
     traced = []
     for number, text in enumerate(texts, 1):
-        for sentence in translator.to_sentences(text):
+        sentences, before = [text], [""]
+        while sentences != before:  # by itself, a sentence may be cut again
+            before, sentences = sentences, [part for each in sentences for part in translator.to_sentences(each)]
+        for sentence in sentences:
             (translation,) = translator.translations([sentence], attention=True, first_line=number)
             if translation.attention is None:
                 logger.warning("text %d: what has no words is left out", number)
@@ -190,4 +193,4 @@ def _head_ablation_log_probs(model: Transformer, src_ids: Tensor, tgt_in: Tensor
 
 def _largest_absolute_value(*tensors: Tensor) -> float:
     """The largest absolute value of all, NaN if one is NaN; 0 where there is none."""
-    return float(torch.cat([torch.zeros(1), *(x.abs().flatten().cpu() for x in tensors)]).max())
+    return float(torch.cat([torch.zeros(1, device="cpu"), *(x.abs().flatten().cpu() for x in tensors)]).max())

@@ -39,14 +39,14 @@ def sinusoidal_positions(max_len: int, d_model: int) -> Tensor:
         d_model: Size of each vector.
 
     Returns:
-        float64 (max_len, d_model); exact enough to be cast to any dtype.
+        float64 (max_len, d_model), on the CPU; exact enough to be cast to any dtype.
 
     Source: Vaswani et al. 2017, section 3.5.
     """
-    position = torch.arange(max_len, dtype=torch.float64)[:, None]
-    pair = torch.arange(0, d_model, 2, dtype=torch.float64)
+    position = torch.arange(max_len, dtype=torch.float64, device="cpu")[:, None]
+    pair = torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu")
     angle = position * torch.exp(-math.log(10000.0) * pair / d_model)  # (max_len, ceil(d_model / 2))
-    table = torch.empty(max_len, d_model, dtype=torch.float64)
+    table = torch.empty(max_len, d_model, dtype=torch.float64, device="cpu")
     table[:, 0::2] = angle.sin()
     table[:, 1::2] = angle.cos()[:, : d_model // 2]
     return table

@@ -331,7 +331,7 @@ class Translator:
 
     def _pad_rows(self, rows: list[list[int]]) -> Tensor:
         """Ids as the model takes them: int64 (B, longest), padded on the right."""
-        ids = pad_sequence([torch.tensor(row) for row in rows], True, self.bundle.tokenizer.pad_id)
+        ids = pad_sequence([torch.tensor(row, device="cpu") for row in rows], True, self.bundle.tokenizer.pad_id)
         return ids.to(self.bundle.model.positions.device)
 
     def _encode_sources(self, lines: Sequence[str], first_line: int) -> list[list[EncodedSource]]:

@@ -146,9 +146,9 @@ EQUIVALENT_MUTANTS = {
             "unpacking or indexing a tensor takes it apart along dimension 0 as unbind does",
     },
     "model.layers.sinusoidal_positions": {
-        "position = torch.arange(max_len)[:, None]":
+        "position = torch.arange(max_len, device='cpu')[:, None]":
             "the product with a float64 tensor is computed in float64, exactly the same",
-        "position = torch.arange(max_len, dtype=torch.float32)[:, None]":
+        "position = torch.arange(max_len, dtype=torch.float32, device='cpu')[:, None]":
             "float32 is exact for every position below 2**24, and no table is that long",
         "table[:, ::2] = angle.sin()": "0 is where a slice begins by default",
     },

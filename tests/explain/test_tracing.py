@@ -171,6 +171,18 @@ def test_any_dtype_of_the_model_will_do(tiny_run: Path, dtype: torch.dtype) -> N
         assert max(step.logit_difference for step in each.steps) < 1e-10
 
 
+@pytest.mark.parametrize("text", ["1) Go. 2) Mr. Lee! 😊", 'J. « ? ..."2) Mr. Lee !(: 1) -'])
+def test_what_would_be_cut_again_is_not_left_out(translator: Translator, text: str) -> None:
+    splitting = Translator(translator.bundle)
+    splitting.split_sentences = True
+    assert "Mr. Lee" in trace_translations(splitting, [text])[-1].text
+
+
+def test_whatever_the_default_device_all_is_where_the_model_is(translator: Translator) -> None:
+    with torch.device("meta"):
+        assert trace_translations(translator, TEXTS[:1])[0].max_forbidden_weight == 0
+
+
 def test_a_text_as_long_as_the_model_takes(translator: Translator) -> None:
     (each,) = trace_translations(translator, ["love " * 40])
     assert len(each.attention.source) == each.config.max_len
