@@ -106,7 +106,7 @@ class CompiledStepper:
         self._tensors = copies  # the library reads some of them again
         self._call = partial(call_function, load_library(CPP_PATH, _FUNCTIONS), self.dtype)
         self._stepper: int = self._call("make", sizes, _Model(*tables))
-        weakref.finalize(self, self._call, "free", self._stepper)
+        weakref.finalize(self, self._call, "free", self._stepper).atexit = False  # a daemon thread may still be in it
 
     @property
     def max_concurrent_batches(self) -> int:

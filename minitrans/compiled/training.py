@@ -156,7 +156,7 @@ class _HiddenStates(torch.autograd.Function):
         ctx.model = _model_struct(plan)
         pointers = ctx.model, _Batch(*(ids.data_ptr() for ids in batch), *sizes), hidden
         ctx.tape = _call_function("forward", dtype, *pointers)  # what it keeps for the way back, in its own memory
-        weakref.finalize(ctx.model, _call_function, "release", dtype, ctx.tape)
+        weakref.finalize(ctx.model, _call_function, "release", dtype, ctx.tape).atexit = False
         ctx.n_tables = 1 if plan.tied else 3
         ctx.save_for_backward(*tensors)
         return hidden, tensors[ctx.n_tables - 1]

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import Mock
@@ -113,6 +114,9 @@ def test_its_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stepper, "call_function", calls)
     fast = compiled_stepper(random_model(11))
     made = fast._stepper
+    (reference,) = weakref.getweakrefs(fast)
+    assert isinstance(finalizer := reference.__callback__, weakref.finalize)
+    assert not finalizer.atexit  # when a daemon thread may still be decoding
     assert [made_call.args[2] for made_call in calls.mock_calls] == ["make"]
     del fast
     assert [freed.args[1:] for freed in calls.mock_calls[1:]] == [(torch.float64, "free", made)]

@@ -1,6 +1,7 @@
 """The compiled training pass against the plain one: the same numbers, gradients and dropout."""
 
 import resource
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,13 @@ def test_passes_may_be_open_at_the_same_time_and_gone_back_twice() -> None:
     mean.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         mean.backward()
+
+
+def test_no_tape_is_released_when_the_process_ends() -> None:
+    hidden: Any = compiled_hidden_states(random_model(4), *SMALL_BATCH[:2])[0]
+    (reference,) = weakref.getweakrefs(hidden.grad_fn.model)
+    assert isinstance(finalizer := reference.__callback__, weakref.finalize)
+    assert not finalizer.atexit  # when a daemon thread may still be on its way back
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
