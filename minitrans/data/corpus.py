@@ -4,6 +4,7 @@ import hashlib
 import logging
 import os
 import re
+import signal
 from collections.abc import Callable, Collection, Container
 from dataclasses import replace
 from functools import cache
@@ -165,17 +166,22 @@ def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | 
     for split, pairs in corpus.items():
         path = _cache_path(cache_dir, ".arrow", pairs._fingerprint, tokenizer.digest, _reader_code())
         processes = min(_n_cores(), len(pairs) // _PAIRS_PER_PROCESS)
-        tokenized[split] = pairs.map(
-            _encode_pairs,
-            batched=True,
-            fn_kwargs={"tokenizer": tokenizer},
-            remove_columns=pairs.column_names,
-            features=datasets.Features({"src_ids": ids, "tgt_ids": ids}),
-            cache_file_name=str(path),
-            new_fingerprint=path.stem,
-            num_proc=processes if processes > 1 else None,
-            desc=f"tokenizing {split}",
-        )
+        try:
+            tokenized[split] = pairs.map(
+                _encode_pairs,
+                batched=True,
+                fn_kwargs={"tokenizer": tokenizer, "parent": os.getpid()},
+                remove_columns=pairs.column_names,
+                features=datasets.Features({"src_ids": ids, "tgt_ids": ids}),
+                cache_file_name=str(path),
+                new_fingerprint=path.stem,
+                num_proc=processes if processes > 1 else None,
+                desc=f"tokenizing {split}",
+            )
+        except Exception as error:
+            if isinstance(error.__context__, KeyboardInterrupt):  # `datasets` hides it behind an error of its own
+                raise KeyboardInterrupt from error
+            raise
     return tokenized
 
 
@@ -200,7 +206,10 @@ def read_id_rows(pairs: Dataset, purpose: str, max_len: int, limits: DataConfig 
     return (src, tgt) if kept.all() else (src.filter(kept), tgt.filter(kept))
 
 
-def _encode_pairs(pairs: dict[str, list[str]], tokenizer: Tokenizer) -> dict[str, list[list[int]]]:
+def _encode_pairs(pairs: dict[str, list[str]], tokenizer: Tokenizer, parent: int) -> dict[str, list[list[int]]]:
+    if os.getpid() != parent:  # which has Ctrl-C too, and ends this process by SIGTERM
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sources, targets = tokenizer.reader.preprocess_pairs(pairs["source"], pairs["target"])
     return {"src_ids": tokenizer.encode_batch(sources), "tgt_ids": tokenizer.encode_batch(targets)}
 

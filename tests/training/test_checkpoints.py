@@ -3,6 +3,7 @@
 import csv
 import errno
 import logging
+import os
 import re
 import shutil
 import signal
@@ -19,7 +20,18 @@ import torch
 from command_helpers import STREAM_FLAGS, EvilPickle
 from lightning.pytorch import Trainer
 from torch import Tensor
-from train_helpers import assert_same_run, fail, interrupt, last_error, read_sides, run_flags, saved_steps, spawn, train
+from train_helpers import (
+    assert_same_run,
+    fail,
+    finish_process,
+    interrupt,
+    last_error,
+    read_sides,
+    run_flags,
+    saved_steps,
+    spawn,
+    train,
+)
 
 from minitrans.data.batching import Batch
 from minitrans.errors import UserError
@@ -180,6 +192,30 @@ def test_a_signal_saves_and_the_run_goes_on(corpus: Path, tmp_path: Path, monkey
         assert read_checkpoint(run_dir / f"checkpoints/step-{step}.ckpt")["global_step"] == step
         assert train(corpus, run_dir, "--resume", max_steps=80) == 0
         assert_same_run(whole, run_dir)
+
+
+TOKENIZING_PROGRAM = """
+import sys, time
+from minitrans import cli
+from minitrans.data import corpus
+
+def wait(self, lines):
+    print(end="x", flush=True)
+    time.sleep(100)
+
+corpus.Tokenizer.encode_batch, corpus._PAIRS_PER_PROCESS, corpus._n_cores = wait, 100, lambda: 2
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(("kill", "number"), [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)])
+def test_a_signal_ends_all_processes_that_tokenize(kill: Any, number: int, corpus: Path, tmp_path: Path) -> None:
+    flags = run_flags(corpus, tmp_path / "run", "--data.cache_dir", str(tmp_path))
+    process = spawn("-c", TOKENIZING_PROGRAM, "train", *flags)
+    assert process.stdout is not None
+    assert process.stdout.read(2) == "xx"  # both are at work
+    kill(process.pid, number)
+    assert finish_process(process, 130) == ("", "minitrans: interrupted\n")
 
 
 @pytest.mark.parametrize("in_thread", [False, True])  # where no signals are heard
