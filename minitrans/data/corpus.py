@@ -72,7 +72,7 @@ def find_pair_numbers(config: DataConfig, reader: Reader, wanted: Container[tupl
     """Find training pairs by their text as it is read, in all of the training data: for messages only, as it is slow.
 
     Returns:
-        Their numbers in the order of the data, from 1: for files of lines, the line numbers.
+        Their numbers in the order of `train`, from 1: for whole files of lines, the line numbers.
     """
     if config.streaming:
         rows = chain.from_iterable(table.to_pylist() for table in read_tables(open_train(config), CHUNK, config))
@@ -182,6 +182,9 @@ def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | 
             if isinstance(error.__context__, KeyboardInterrupt):  # `datasets` hides it behind an error of its own
                 raise KeyboardInterrupt from error
             raise
+        for part in tokenized[split].cache_files:
+            with open(part["filename"], "rb") as file:
+                os.fsync(file.fileno())  # or a power failure might leave the name and not what it names
     return tokenized
 
 

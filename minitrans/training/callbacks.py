@@ -128,8 +128,8 @@ class StopIfNotFinite(Callback):
             lines = sorted({*chain.from_iterable(all_gather(data.find_line_numbers(batch)))})
             raise UserError(
                 f"training failed at step {step}: the loss is {loss.item():g}, or a weight is not finite after it; "
-                f"lines of the batch in the training data: {', '.join(map(str, lines))}; last good checkpoint: "
-                f"{good[0] if good else 'none'}; check these lines, or train again with a lower training.learning_rate"
+                f"pairs of the training data in the batch: {', '.join(map(str, lines))}; last good checkpoint: "
+                f"{good[0] if good else 'none'}; check these pairs, or train again with a lower training.learning_rate"
             )
 
 

@@ -272,9 +272,10 @@ def _fit(
                 "a process of this training has ended, or the network between them is down; see the others' messages, "
                 "then the same commands with --resume continue"
             ) from error
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):  # of a logger
+        unwritable = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ESTALE)
+        if isinstance(error, OSError) and error.errno in unwritable:  # of a logger
             raise UserError(
-                f"cannot write {config.run_dir}: {error.strerror}; make room, then --resume continues from the last "
+                f"cannot write {config.run_dir}: {error.strerror}; correct that, then --resume continues from the last "
                 "checkpoint"
             ) from error
         raise

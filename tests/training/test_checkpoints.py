@@ -354,13 +354,14 @@ def test_a_full_disk_leaves_old_checkpoints(corpus: Path, tmp_path: Path, capsys
     )
 
 
-def test_a_disk_too_full_for_a_row_of_metrics_ends_the_run_too(
-    corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ESTALE])
+def test_a_disk_that_takes_no_row_of_metrics_ends_the_run_too(
+    number: int, corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
-    fail(monkeypatch, "callbacks.CSVLogger.save", OSError(errno.ENOSPC, "No space left on device"))
+    fail(monkeypatch, "callbacks.CSVLogger.save", OSError(number, os.strerror(number)))
     assert train(corpus, tmp_path / "run") == 2
     assert last_error(capsys) == (
-        f"minitrans: error: cannot write {tmp_path}/run: No space left on device; make room, then --resume continues "
+        f"minitrans: error: cannot write {tmp_path}/run: {os.strerror(number)}; correct that, then --resume continues "
         "from the last checkpoint"
     )
 
@@ -388,8 +389,8 @@ def test_a_loss_that_is_no_number_stops_the_run(
     error = last_error(capsys)
     match = re.fullmatch(
         r"minitrans: error: training failed at step 21: the loss is ([\w.]+), or a weight is not finite after it; "
-        rf"lines of the batch in the training data: ([\d, ]+); last good checkpoint: {tmp_path}/run/checkpoints/"
-        r"step-14.ckpt; check these lines, or train again with a lower training.learning_rate",
+        rf"pairs of the training data in the batch: ([\d, ]+); last good checkpoint: {tmp_path}/run/checkpoints/"
+        r"step-14.ckpt; check these pairs, or train again with a lower training.learning_rate",
         error,
     )
     assert match is not None, error
