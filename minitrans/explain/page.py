@@ -1,6 +1,7 @@
 """An explanation as one self-contained page: it opens from disk and loads nothing from anywhere."""
 
 import base64
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,7 +52,7 @@ class ExplanationPage:
             n_layers=n_layers,
             n_shown=n_sentences,
             n_sentences=len(sentences),
-            data=data,
+            data=json.loads(json.dumps(data), parse_constant=str),  # NaN and infinities, which JSON lacks, as text
         )
         return str(page)  # not Markup, because a frame has to escape it
 

@@ -10,13 +10,14 @@ from minitrans.errors import UserError
 OPAQUE_TAGS = "script", "style", "pre", "code"  # whose texts are not translated
 VOID_TAGS = "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"
 BLOCK_TAGS = (  # which end a paragraph
-    "address article aside blockquote div dl fieldset figure footer form h1 h2 h3 h4 h5 h6 header hr main nav ol p pre "
-    "section table ul"
+    "address article aside blockquote details dialog div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 "
+    "header hgroup hr main menu nav ol p pre search section table ul"
 )
 # For each element, those that end where it begins, if they have no end tag.
-ENDED_TAGS = dict.fromkeys(BLOCK_TAGS.split(), "p") | dict.fromkeys(("tbody", "tfoot"), "p td th tr thead tbody")
-ENDED_TAGS |= dict.fromkeys(("dt", "dd"), "p dt dd") | dict.fromkeys(("td", "th"), "p td th")
-ENDED_TAGS |= {"li": "p li", "tr": "p td th tr", "option": "option"}
+ENDED_TAGS = dict.fromkeys(BLOCK_TAGS.split(), "p") | dict.fromkeys(("dt", "dd"), "p dt dd")
+ENDED_TAGS |= dict.fromkeys(("thead", "tbody", "tfoot"), "p td th tr thead tbody caption colgroup")
+ENDED_TAGS |= dict.fromkeys(("td", "th"), "p td th") | {"tr": "p td th tr caption colgroup", "colgroup": "caption"}
+ENDED_TAGS |= {"li": "p li", "option": "option", "optgroup": "option optgroup"}
 
 
 def split_html(html: str) -> list[str]:
@@ -26,12 +27,14 @@ def split_html(html: str) -> list[str]:
         # Where pieces begin is all that is asked, and a "&#" that is no number would end the parser's work. After
         # `end` there is no tag: looking for one there takes cubic time.
         parser.feed(html[:end].replace("&", "."))
+        parser.handle_comment("")  # where an unfinished tag or comment begins, if any
     except AssertionError as error:  # raised by <![ with nothing valid after it
         raise UserError(f"q is no HTML: {error}") from error
     lines = [0, *(newline.end() for newline in re.finditer("\n", html))]
     starts = [(lines[line - 1] + column, text) for line, column, text in parser.starts]
     pieces, is_text = [""], False
-    for (start, text), (stop, _) in pairwise([(0, False), *starts, (end, not parser.open[-1][1]), (len(html), False)]):
+    ends_as_text = not (parser.rawdata or parser.open[-1][1])
+    for (start, text), (stop, _) in pairwise([(0, False), *starts, (end, ends_as_text), (len(html), False)]):
         if start < stop:
             if text != is_text:
                 pieces.append("")

@@ -1,8 +1,10 @@
 """The page in a browser: by mouse and by keys, wide and narrow, and what it saves."""
 
 import json
+import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ import pytest
 from browser import needs_browser, open_page_and_record_events, visit
 
 import minitrans
+from minitrans.explain.page import ExplanationPage
 from minitrans.translate.translator import Translator
 
 if TYPE_CHECKING:
@@ -130,12 +133,27 @@ def test_the_large_map_tells_its_numbers(page: "Page") -> None:
     assert page.evaluate(weight_text).endswith("PAD: masked (padding)")
 
 
-def test_another_sentence_can_be_chosen_and_is_text(page: "Page") -> None:
+def test_another_sentence_can_be_chosen_and_is_text_also_after_back(page: "Page") -> None:
     page.select_option("#sentence", index=1)
     assert page.text_content("#text") == TEXTS[1]
     assert page.locator("b").count() == 0
     assert page.evaluate("label('\ue02f')") == "(empty copy)"
     assert shown_step(page) == 1
+    page.click("#forward")
+    page.goto("about:blank")
+    page.go_back()
+    assert (page.text_content("#text"), shown_step(page)) == (TEXTS[1], 2)
+
+
+def test_a_number_that_is_none_leaves_the_figures_there(
+    monitored_page: "Page", translator: Translator, tmp_path: Path
+) -> None:
+    (sentence,) = minitrans.explain(translator, TEXTS[0]).sentences
+    broken = replace(sentence, max_forbidden_weight=math.nan)
+    ExplanationPage([broken]).save(tmp_path / "page.html")
+    visit(monitored_page, (tmp_path / "page.html").as_uri(), 1200)
+    assert monitored_page.text_content("#forbidden") == "NaN"
+    assert shown_step(monitored_page) == 1
 
 
 def test_every_panel_is_saved_as_svg_and_png(page: "Page") -> None:

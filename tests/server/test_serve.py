@@ -445,6 +445,10 @@ def test_the_page_by_keyboard_alone(server: ServerProcess, translator: Translato
             page.keyboard.insert_text(typed)
             seen = f"(translation.textContent + fault.textContent).slice(0, 15) === {json.dumps(shown)}"
             page.wait_for_function(f"() => {seen} && !figures.firstChild === {json.dumps(typed != love[0])}")
+        page.keyboard.insert_text("I sleep.")
+        page.goto(f"{address}languages")
+        page.go_back()
+        page.wait_for_function(f"() => text.value === ' I sleep.' && {value} !== '' && figures.firstChild !== null")
         assert sum("axolotls." in url for url in requests) == 3  # no frame is loaded twice
         assert all("400 (Bad Request)" in error for error in errors)
         assert all(url.startswith(address) for url in requests)

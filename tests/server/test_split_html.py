@@ -26,7 +26,9 @@ TEXTS_BY_HTML = {
     "<b>a</b>&nbsp;b c&#160;<i>&lt;</i>": ["a", "b c", "<"],
     "".join(f"<{tag} translate=no>" for tag in VOID.split()) + "a": ["a"],
     "<div translate=no>a<p translate=yes>b<b>c</b><p>d<p translate>e": ["b", "c", "e"], "<pre>a<i translate>b": ["b"],
-    "a<b": ["a<b"],
+    "a<b": ["a<b"], "<p>a <!-- b > </p> <b>c</b> d": ["a"], "<p>a <i title='b>c</i> d": ["a"],
+    "<p translate=no>a<menu><li>b</menu>": ["b"], "<select><option translate=no>a<optgroup><option>b": ["b"],
+    "<table><caption translate=no>a<tr><td>b": ["b"],
 }  # fmt: skip
 
 

@@ -48,8 +48,8 @@ const short = (label) => ([...label].length > 14 ? `${[...label].slice(0, 13).jo
 // -- numbers and names ----------------------------------------------------------------------------------------------
 
 const percent = (p) => (p < 0.0005 ? "< 0.1%" : `${(100 * p).toFixed(1)}%`);
-const decimal = (x) => x.toFixed(3).replace("-", "−");
-const tiny = (x) => (x === 0 ? "0" : x.toExponential(1).replace("-", "−"));
+const decimal = (x) => Number(x).toFixed(3).replace("-", "−");
+const tiny = (x) => (x === 0 ? "0" : Number(x).toExponential(1).replace("-", "−"));
 const mapName = (layer, head) => `layer ${page.layers[layer]}, ${head === MEAN ? "average of the heads" : `head ${head + 1}`}`;
 
 function label(piece) {
@@ -539,3 +539,8 @@ byId("choice").hidden = page.sentences.length < 2;
 addSaving();
 listen();
 showSentence(0);
+addEventListener("pageshow", () => {
+  const kept = byId("step").value - 1; // only now does a browser restore what was chosen before
+  if (byId("sentence").selectedIndex) showSentence(byId("sentence").selectedIndex);
+  goTo(kept);
+});

@@ -48,7 +48,7 @@ function draw(question) {
   frame.setAttribute("sandbox", "allow-scripts allow-downloads");
   let q = question.q.trim();
   // Whole sentences of at most 750 characters: each is up to nine bytes in an address, of which proxies take 8 KB.
-  if (q.length > 750) q = q.slice(0, 750).replace(/(.*([.!?](?=\s)|[。！？\n])).*$/s, "$1");
+  if (q.length > 750) q = q.slice(0, 750).replace(/(.*([.!?…।۔؟։።]["'”’»)]*(?=\s)|[。！？\n][”」』]*)).*$/s, "$1");
   frame.src = `explain?${new URLSearchParams({ ...question, q })}`;
   if (!figures.firstChild) figures.append(frame);
   else {
@@ -82,9 +82,9 @@ function offer() {
     });
     return button;
   }));
-  changed(); // a browser may have kept a text
+  changed();
 }
 
 text.addEventListener("input", changed);
 pair.addEventListener("change", offer);
-offer();
+addEventListener("pageshow", offer); // only now is a text there that the browser has kept
