@@ -206,7 +206,7 @@ def test_the_stacks_keep_no_weights_unless_asked_for() -> None:
 
 def test_no_sequence_is_longer_than_max_len_and_a_cache_has_room_for_it_unless_told() -> None:
     model = random_model(6)
-    assert model.init_cache(*model.encode(SRC_IDS)).capacity == MAX_LEN
+    assert [model.init_cache(*model.encode(SRC_IDS), n).capacity for n in (None, 0)] == [MAX_LEN, 0]
     longest, longer, longer_still = (random_ids(1, [n] * B, n) for n in (MAX_LEN, MAX_LEN + 1, MAX_LEN + 2))
     assert model(longest, longest).shape == (B, MAX_LEN, V)
     with pytest.raises(ValueError, match=r"18 tokens are more than model\.max_len \(17\)"):

@@ -60,6 +60,7 @@ JOIN_CASES = [  # the translations of a line's sentences, and that of the line
     ("He left. 😀", ["他走了。"], "他走了。 😀"), ("Go. Go", ["Va.", "Va !"], "Va. Va !"),
     ("Go. Go", ["Va…", "Ça va."], "Va… Ça va."), ("Go. Go", ["Va", ""], "Va"),
     ("Go. Go", ["“Va.”", "Va."], "“Va.” Va."),
+    ("Go. Go", ["走…", "OK。"], "走…OK。"), ("Go. Go", ["OK…", "走。"], "OK…走。"),
     *[("Go. Go", [f"走{mark}", "是"], f"走{mark}是") for mark in "。？！…，；：”’」』）"],
 ]  # fmt: skip
 PAIR_CASES = [  # a pair, and what is left of it
@@ -180,6 +181,14 @@ def test_words_with_marks_or_what_is_not_seen_are_words(line: str) -> None:
     text, kept = Reader(True, SIGNS, split_lowercase_words(line)).preprocess(line)
     assert (split_lowercase_words(text), kept) == (split_lowercase_words(line), KeptParts({}))
     assert not {*text} & {*"\u00ad\u200b\u200e\ufeff"}
+
+
+@pytest.mark.parametrize(("n", "kept"), [(2000, True), (2001, False)])
+def test_of_a_sentence_of_more_than_2000_characters_nothing_is_kept(n: int, kept: bool) -> None:
+    line, copier = "- 5 ".ljust(n, "x"), Reader(False, SIGNS)
+    assert PLAIN_READER.preprocess(line)[1].before == "- " * kept
+    assert [*copier.preprocess(line)[1].placeholder_values.values()] == ["5"] * kept
+    assert (copier.insert_placeholders(line, "5")[1] != "5") is kept
 
 
 @pytest.mark.timeout(60)

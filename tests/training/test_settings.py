@@ -138,7 +138,7 @@ def weight_deviation(weights: Weights, model: Transformer) -> float:
         {"weight_decay": 3.0},
         {"label_smoothing": 0.3},
         {"ema_decay": 0.5},
-        {"ema_decay": 0.996},
+        {"ema_decay": 0.998},
         {"accumulate_grad_batches": 3},
         {"gradient_clip_val": 0.5},
     ],
