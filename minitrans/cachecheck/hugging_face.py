@@ -131,6 +131,7 @@ class HFModel(CachedModel[DecodingState]):
 
     auto_class: Any
     variant_names: tuple[str, ...] = ("weights", "static", "rollback")
+    refusal = Exception  # their caches refuse, each in its own way
 
     def __init__(self, model: Any, way: str = "") -> None:
         """Take a model, run in a way that is one of `variant_names`; "mask alone" has it find positions by itself."""

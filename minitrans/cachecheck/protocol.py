@@ -33,6 +33,7 @@ class CachedModel(Generic[CacheT]):
         has_source: Whether there is an encoder.
         takes_mask: Whether `full_pass` and `feed` make use of their mask.
         variants: The same model run in other ways, by name; see `cache_checks`.
+        refusal: What it raises where it cannot select, copy or drop; whatever else it raises there is a failure.
     """
 
     ordinary: Sequence[int]
@@ -43,6 +44,7 @@ class CachedModel(Generic[CacheT]):
     has_source: bool = False
     takes_mask: bool = False
     variants: Mapping[str, "Callable[[], CachedModel[Any]]"] = {}
+    refusal: type[Exception] = NotOfferedError
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> Sequence[Tensor]:
         """The logits (B, T, V) after each of the tokens, by the full masked pass.
@@ -76,7 +78,7 @@ class CachedModel(Generic[CacheT]):
 
     def copy_cache(self, cache: CacheT) -> CacheT:
         """A copy that shares nothing with the cache."""
-        return copy.deepcopy(cache)
+        return call_model(copy.deepcopy, cache)
 
     def drop_last(self, cache: CacheT, n: int) -> CacheT:
         """The cache without its last n >= 1 tokens, all fed since some were last dropped; it is not left empty."""
@@ -228,15 +230,15 @@ class ModelAndTokens(Generic[CacheT]):
 
     def select_rows(self, cache: CacheT, rows: Tensor) -> CacheT:
         """The cache with the given rows."""
-        return call_model(self.model.select_rows, cache, rows)
+        return call_model(self.model.select_rows, cache, rows, refusal=self.model.refusal)
 
     def drop_last(self, cache: CacheT, n: int) -> CacheT:
         """The cache without its last tokens."""
-        return call_model(self.model.drop_last, cache, n)
+        return call_model(self.model.drop_last, cache, n, refusal=self.model.refusal)
 
     def copy_cache(self, cache: CacheT) -> CacheT:
         """A copy of the cache."""
-        return call_model(self.model.copy_cache, cache)
+        return call_model(self.model.copy_cache, cache, refusal=self.model.refusal)
 
     def other_tokens(self, tokens: Tensor) -> Tensor:
         """Ordinary ids of which none is what stands in its place in `tokens`."""
@@ -244,19 +246,21 @@ class ModelAndTokens(Generic[CacheT]):
         return ordinary[(torch.searchsorted(ordinary, tokens.contiguous()) + 1) % len(ordinary)]
 
     def _logits_in_units(self, numbers: Sequence[Tensor]) -> list[Tensor]:
+        if not isinstance(numbers[0], Tensor):
+            raise TypeError(f"the logits are not a tensor, but of type {type(numbers[0]).__name__}")
         return [(numbers[0] / self.logit_unit).clamp(min=self.lowest), *numbers[1:]]
 
 
 @torch.no_grad()
-def call_model(function: Callable[..., Any], *arguments: Any) -> Any:
+def call_model(function: Callable[..., Any], *arguments: Any, refusal: type[Exception] = Exception) -> Any:
     """What a function of a model's returns, without gradients.
 
     Raises:
-        NotOfferedError: It raises anything at all.
+        NotOfferedError: It raises that, or a `refusal`: by default anything at all.
     """
     try:
         return function(*arguments)
     except NotOfferedError:
         raise
-    except Exception as error:
+    except refusal as error:
         raise NotOfferedError(f"{type(error).__name__}: {error_line(error)}") from error

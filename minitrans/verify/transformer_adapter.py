@@ -26,7 +26,7 @@ class TransformerAdapter(CachedModel[DecoderCache]):
 
     def encode(self, src_ids: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
         """The memory, and the mask that the decoder needs with it."""
-        return self.model.encode(src_ids)
+        return self.model.encode(src_ids.masked_fill(~src_mask, self.model.config.pad_id))  # by which it tells padding
 
     def full_pass(self, memory: tuple[Tensor, Tensor], tokens: Tensor, mask: Tensor | None = None) -> list[Any]:
         """All numbers of the full masked pass."""

@@ -82,6 +82,8 @@ class Outcome(NamedTuple):
 class AnyReleaseModel(CachedModel[list[Any]]):
     """A model of any release: no more is asked of its interface than has been there for years."""
 
+    refusal = Exception  # the caches refuse, each in its own way
+
     def __init__(self, model: Any, cache: str = "", *, mask_alone: bool = False, records: bool = False) -> None:
         """Take the model and the class of its cache; `records` has a cache record what a rollback needs."""
         config = model.config

@@ -22,6 +22,7 @@ from minitrans.cachecheck.faults import FAULTS, Faulty, padding_seen
 from minitrans.cachecheck.runner import failure_line, random_case
 from minitrans.verify import CachedModel, Functions, NotOfferedError, check_cache
 from minitrans.verify.subject import fresh_model, model_and_random_pairs
+from minitrans.verify.transformer_adapter import TransformerAdapter
 
 CHECKS_BY_ID = {check.id: check for check in CHECKS}
 CACHE_OP_IDS = "rows rollback fork caches.two caches.alternating"
@@ -376,6 +377,17 @@ def test_a_model_of_functions_offers_what_it_is_given() -> None:
     assert {result.id for result in results if result.passed} >= passed
     results = run(Functions(torch.inference_mode()(full), step, V, **more, dtype=torch.float64)).checks
     assert [r.detail for r in results if r.id == "causal.gradient"] == ["its full pass is computed without gradients"]
+    broken: dict[str, Any] = {"select": lambda cache, rows: cache[rows], "drop": lambda cache, n: cache[:, :-n]}
+    failed = failed_results(Functions(full, step, V, **broken, dtype=torch.float64, max_len=MAX_LEN))
+    words = "TypeError: 'ToyCache' object is not subscriptable"
+    assert {id_: result.detail for id_, result in failed.items()} == {"rows": words, "rollback": words}
+
+
+def test_what_is_no_tensor_is_called_by_its_type() -> None:
+    pair = Functions(lambda tokens: torch.zeros(*tokens.shape, V), lambda tokens, cache: (cache, tokens), V)
+    assert failed_results(pair)["steps"].detail == "TypeError: the logits are not a tensor, but of type NoneType"
+    with pytest.raises(AssertionError, match=r"\Ano full pass: the logits are not a tensor, but of type tuple\Z"):
+        check_cache(Functions(Mock(return_value=()), Mock(), V))
 
 
 def test_a_model_that_cannot_step_is_told_in_its_own_words_and_proves_nothing() -> None:
@@ -561,6 +573,10 @@ def test_logits_come_first_and_weights_after_them() -> None:
 @pytest.mark.parametrize("id_", ["rollback", "fork", "lengths"])
 def test_our_own_model_offers_what_its_proof_does_not_ask(id_: str) -> None:
     assert CHECKS_BY_ID[id_].run({torch.float64: model_and_random_pairs(fresh_model()).case()}).passed
+
+
+def test_our_own_adapter_is_right_whichever_ids_are_padding() -> None:
+    assert check_cache(TransformerAdapter(fresh_model().double().eval())).passed
 
 
 def test_it_imports_torch_alone() -> None:
