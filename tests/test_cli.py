@@ -548,6 +548,32 @@ def test_a_trained_run_is_verified_as_json_and_on_a_page_whose_place_is_said(
     assert "cache.steps" in (tmp_path / "proof" / "index.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_a_page_that_cannot_be_written_is_told_before_the_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_folder: bool
+) -> None:
+    monkeypatch.delattr(run_checks, "run")
+    page = tmp_path / "index.html"
+    if is_folder:
+        page.mkdir()
+    else:
+        monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (tmp_path, os.W_OK))
+    assert refusal_message("verify", "--report", tmp_path) == f"cannot write {page}; name another one"
+
+
+def test_what_was_measured_is_printed_though_the_page_can_no_longer_be_written(
+    fresh_model_report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure_and_get_in_the_way(**_: object) -> Report:
+        (tmp_path / "index.html").mkdir()
+        return fresh_model_report
+
+    monkeypatch.setattr(run_checks, "run", measure_and_get_in_the_way)
+    code, out, err = run_cli("verify", "--json", "--report", tmp_path)
+    assert (code, json.loads(out)["passed"]) == (2, True)
+    assert err.endswith(f"cannot write {tmp_path / 'index.html'}: Is a directory\n")
+
+
 @pytest.mark.parametrize(("flags", "code"), [([], 0), (["--json"], 1)])
 def test_a_verdict_is_the_exit_code_though_nobody_reads_it(
     fresh_model_report: Report, monkeypatch: pytest.MonkeyPatch, flags: list[str], code: int

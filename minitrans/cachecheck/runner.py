@@ -137,7 +137,7 @@ def failure_line(result: Result) -> str:
     A model has to offer steps, up to the last token that it takes: that it does not is wrong too.
     """
     if result.id in ("steps", "lengths") and not result.offered:
-        return f"{result.id}: {result.detail}"
+        return f"{result.id}: {result.detail}{' (is max_len right?)' * (result.id == 'lengths')}"
     if not result.failed:
         return ""
     measured, allowed = to_str(result.first_failure.measured), to_str(result.first_failure.tolerance)

@@ -1,6 +1,7 @@
 """The command `verify`: the proof, of a model of ours or of somebody else's."""
 
 import contextlib
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -63,9 +64,17 @@ def verify_command(args: Namespace) -> int:
     path = Path(args.report or "", "" if is_issue else "index.html")
     if args.report:
         make_folder(path.parent, "name another folder")  # now, and not after minutes of measuring
+        if path.is_dir() or not os.access(Path(os.path.realpath(path)).parent, os.W_OK):
+            raise UserError(f"cannot write {path}; name another one")
     measure: Callable[..., tuple[Report, Any]] = check_hugging_face_model if args.model else check_minitrans_model
     report, subject = measure(args, Console(stderr=True))
     # Where whoever read it has gone, Rich raises SystemExit, others an OSError; the verdict stands.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    with contextlib.suppress(SystemExit):
+        if args.json:
+            console.out(as_json(report), highlight=False)
+        else:
+            print_report(report, console)
     with contextlib.suppress(BrokenPipeError):
         if is_issue:
             from minitrans.verify.issue import issue_markdown
@@ -73,12 +82,6 @@ def verify_command(args: Namespace) -> int:
             write_file(path, issue_markdown(report, subject, args.model))
         elif args.report:
             write_file(path, page_html(report, subject.name if args.model else subject))
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    with contextlib.suppress(SystemExit):
-        if args.json:
-            console.out(as_json(report), highlight=False)
-        else:
-            print_report(report, console)
     with contextlib.suppress(OSError):  # last, where they are seen
         if args.report:
             print(f"{'issue' if is_issue else 'page'}: {path}", file=sys.stderr)

@@ -410,7 +410,7 @@ def test_a_model_that_cannot_be_stepped_to_its_last_token_fails_unless_that_is_k
                 raise IndexError("the cache is full")
             return super().feed(tokens, cache, mask)
 
-    with pytest.raises(AssertionError, match=r"\Alengths: IndexError: the cache is full\Z"):
+    with pytest.raises(AssertionError, match=r"\Alengths: IndexError: the cache is full \(is max_len right\?\)\Z"):
         check_cache(Short())
     assert check_cache(Short(), skip=("lengths",)).passed
 
@@ -542,6 +542,12 @@ def test_a_failure_in_one_dtype_is_explained_by_what_the_model_does_in_it() -> N
     details = {id_: result.detail for id_, result in failed_results(Rough()).items()}
     assert details.keys() >= {"steps", "fork", "caches.two"}
     assert not any("share memory" in detail for detail in details.values())
+
+
+def test_nan_is_no_sign_of_random_numbers() -> None:
+    details = {id_: result.detail for id_, result in failed_results(Toy(lambda *_: torch.tensor(math.nan))).items()}
+    assert details.keys() >= {"steps", "greedy"}
+    assert not any("random numbers" in detail for detail in details.values())
 
 
 def test_of_tokens_that_rounding_makes_the_likeliest_any_may_be_chosen() -> None:
