@@ -393,7 +393,7 @@ def row_selection_deviation(case: ModelAndTokens[Any]) -> Deviation:
         kept = kept.with_tokens(torch.cat([kept.tokens, new], 1))
         got = case.feed(new, cache)
         want = [x.narrow(-2, start, new.size(1)) for x in kept.full_pass()]
-        deviations.append(compare(got, want).named(f"after selections of rows up to {selected}", start))
+        deviations.append(compare(got, want).named(f"after selections of rows up to {selected}" * bool(start), start))
     return worst(deviations)
 
 

@@ -24,7 +24,7 @@ from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 
 NEVER = -1000.0  # a logit of less is that of a token that is never put out: -inf, -1e9 or the like
 LOWEST = -2.0  # in units of the largest other one: logits below are not told apart
-MIN_TOKENS = 4  # of a sentence: a prompt of two, to which one of a single token is padded, and two steps after it
+MIN_TOKENS = 4  # of a sentence: a prompt of two (padding one of a single token), and two steps after it
 CASE_SIZES = 3, 9, 7  # rows, tokens of each, and tokens of the longest source
 
 

@@ -64,7 +64,7 @@ def verify_command(args: Namespace) -> int:
     path = Path(args.report or "", "" if is_issue else "index.html")
     if args.report:
         make_folder(path.parent, "name another folder")  # now, and not after minutes of measuring
-        if path.is_dir() or not os.access(Path(os.path.realpath(path)).parent, os.W_OK):
+        if os.path.isdir(path) or not os.access(Path(os.path.realpath(path)).parent, os.W_OK):
             raise UserError(f"cannot write {path}; name another one")
     measure: Callable[..., tuple[Report, Any]] = check_hugging_face_model if args.model else check_minitrans_model
     report, subject = measure(args, Console(stderr=True))

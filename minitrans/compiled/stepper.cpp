@@ -197,7 +197,7 @@ template <class T> class Stepper {
     // What a sub-layer begins and ends with: y = w_in norm(x), and x += w_out heads.
     void begin(Workspace<T> &w, const Sublayer &layer, Matrix<A> &y) const {
         norm(w.x, layer.p, w.h);
-        w.u.resize(w.x.rows, E);  // of the heads, if y is not u itself
+        w.u.resize(w.x.rows, E);  // for the heads' outputs; if y is u, apply resizes it
         apply(w, layer.in, w.h, y);
     }
     void end(Workspace<T> &w, const Sublayer &layer) const {

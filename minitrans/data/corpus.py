@@ -210,7 +210,7 @@ def read_id_rows(pairs: Dataset, purpose: str, max_len: int, limits: DataConfig 
 
 
 def _encode_pairs(pairs: dict[str, list[str]], tokenizer: Tokenizer, parent: int) -> dict[str, list[list[int]]]:
-    if os.getpid() != parent:  # which has Ctrl-C too, and ends this process by SIGTERM
+    if os.getpid() != parent:  # in a worker: the parent hears Ctrl-C too, and ends it with SIGTERM
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sources, targets = tokenizer.reader.preprocess_pairs(pairs["source"], pairs["target"])

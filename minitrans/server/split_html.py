@@ -11,11 +11,11 @@ OPAQUE_TAGS = "script", "style", "pre", "code"  # whose texts are not translated
 VOID_TAGS = "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"
 BLOCK_TAGS = (  # which end a paragraph
     "address article aside blockquote details dialog div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 "
-    "header hgroup hr main menu nav ol p pre search section table ul"
+    "header hgroup hr main menu nav ol p pre search section summary table ul"
 )
 # For each element, those that end where it begins, if they have no end tag.
 ENDED_TAGS = dict.fromkeys(BLOCK_TAGS.split(), "p") | dict.fromkeys(("dt", "dd"), "p dt dd")
-ENDED_TAGS |= dict.fromkeys(("thead", "tbody", "tfoot"), "p td th tr thead tbody caption colgroup")
+ENDED_TAGS |= dict.fromkeys(("thead", "tbody", "tfoot"), "p td th tr thead tbody tfoot caption colgroup")
 ENDED_TAGS |= dict.fromkeys(("td", "th"), "p td th") | {"tr": "p td th tr caption colgroup", "colgroup": "caption"}
 ENDED_TAGS |= {"li": "p li", "option": "option", "optgroup": "option optgroup"}
 

@@ -77,7 +77,7 @@ _NOT_AFTER_ABBREVIATION = "".join(
     rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "prof", "st", "nr", "ca", "vs", "etc")
 )
 _SENTENCE_BREAK = (
-    rf"(?:(?<=[^\s.?!]{{2}}\.)|(?<=[^\s.?!][?!])){_NOT_AFTER_ABBREVIATION}(?!(?<=\bno\.) \w*\d)"
+    rf"(?:(?<=[^\s.?!]{{2}}\.)|(?<=[^\s.?!][?!])){_NOT_AFTER_ABBREVIATION}(?!(?<=\bno\.) [#(]?\w*\d)"
     rf" (?=(?:{_EMOJI} ?|[¿¡(\[#$£¥\u20a0-\u20cf'‘’‚©®™ℹ㊗㊙])*[^\Wℹ])"
 )
 STOPS, QUESTION_MARKS = ".。।۔։።။", "?？؟;"  # of many scripts; Greek's question mark is a semicolon

@@ -127,7 +127,7 @@ class CheckpointWriter(Checkpoint):
         trainer.should_stop = self.early.wait_count >= self.early.patience
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock, and listen for signals; Lightning restores the previous handlers when training ends."""
+        """Correct the count of epochs, start the clock, and listen for signals, until the training ends."""
         epochs = trainer.fit_loop.epoch_progress.current
         if epochs.ready == epochs.completed:  # resumed where an epoch ended: Lightning would not count the next one
             trainer.fit_loop.reset_restart_stage()

@@ -50,7 +50,7 @@ TYPO_CASES = {  # swapped, left out, doubled, a neighbouring key but no other, a
 SENTENCE_CASES = [
     ["He left.", "Did I?", "No!", "J. S. Bach stays."], ["Mr. Smith, Mrs. Smith and Dr. Lee saw St. Paul's."],
     ["A vs. B etc. are here."], ["I met Prof. Smith."], ["10. Go now."],
-    ["Er kam am 15. Mai 2020.", "Gut."], ["100. Go now."], ["Are you?", "No.", "See no. A4.", "And no. 5."],
+    ["Er kam am 15. Mai 2020.", "Gut."], ["100. Go now."], ["Are you?", "No.", "See no. A4.", "And no. (5)."],
     ["At 5 a.m. he left.", "It costs 3.50 today."], ["No. 5 is here... and there.He"], ["他走了. ，"],
     ["Hola.", "¿Cómo?", "¡Tú!", "🌞 ❤️ Go!", "$5.", "#️⃣ [Go].", "(‘Go’)?", "ℹ️ Go.", "㊗️ Go. 😀 ©️ ℹ️"],
     ['He said "Go now. Do it." and left. So'], ["“Go now. Do it.” He left."],

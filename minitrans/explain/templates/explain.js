@@ -539,8 +539,9 @@ byId("choice").hidden = page.sentences.length < 2;
 addSaving();
 listen();
 showSentence(0);
+byId("step").max = Math.max(...page.sentences.map(({ steps }) => steps.length));
 addEventListener("pageshow", () => {
   const kept = byId("step").value - 1; // only now does a browser restore what was chosen before
-  if (byId("sentence").selectedIndex) showSentence(byId("sentence").selectedIndex);
+  showSentence(byId("sentence").selectedIndex);
   goTo(kept);
 });
