@@ -128,7 +128,7 @@ template <class T> class Stepper {
                 end(w, decoder[3 * l + 1]);
                 feed_forward(w, decoder[3 * l + 2]);
             }
-            norm(w.x, decoder_norm, w.h);
+            norm(w.x, decoder_norm.gamma, decoder_norm.beta, decoder_norm.eps, w.h);
             choose(w, n, log_p + first * n, ids + first * n);
         }
     }
@@ -136,19 +136,20 @@ template <class T> class Stepper {
   private:
     struct Linear {
         Operand<T> w;
-        const A *b;
+        std::vector<A> b;
 
         void pack(const A *weight, const A *bias, int64_t out, int64_t in) {
             w.pack(RIGHT, View<const A>{weight, out, in, in}, true);
-            b = bias;
+            b.assign(bias, bias + out);
         }
     };
     struct Sublayer {
-        Parameters<A> p;
+        std::vector<A> gamma, beta;
+        double eps;
         Linear in, out;
 
-        void pack(const Parameters<A> &parameters, int64_t into, int64_t from, int64_t D) {
-            p = parameters;
+        void pack(const Parameters<A> &p, int64_t into, int64_t from, int64_t D) {
+            gamma.assign(p.gamma, p.gamma + D), beta.assign(p.beta, p.beta + D), eps = p.eps;
             in.pack(p.w_in, p.b_in, into, D);
             out.pack(p.w_out, p.b_out, D, from);
         }
@@ -173,7 +174,7 @@ template <class T> class Stepper {
         }
     }
 
-    void norm(const Matrix<A> &x, const Parameters<A> &p, Matrix<A> &y) const {
+    void norm(const Matrix<A> &x, const A *gamma, const A *beta, double eps, Matrix<A> &y) const {
         y.resize(x.rows, s.D);
         for (int64_t r = 0; r < x.rows; r++) {
             const A *__restrict from = x[r];
@@ -182,8 +183,8 @@ template <class T> class Stepper {
             for (int64_t i = 0; i < s.D; i++) sum += from[i];
             const A mean = sum / A(s.D);
             for (int64_t i = 0; i < s.D; i++) to[i] = from[i] - mean, squares += to[i] * to[i];
-            const A rstd = 1 / std::sqrt(squares / A(s.D) + A(p.eps));
-            for (int64_t i = 0; i < s.D; i++) to[i] = to[i] * rstd * p.gamma[i] + p.beta[i];
+            const A rstd = 1 / std::sqrt(squares / A(s.D) + A(eps));
+            for (int64_t i = 0; i < s.D; i++) to[i] = to[i] * rstd * gamma[i] + beta[i];
         }
     }
 
@@ -196,9 +197,9 @@ template <class T> class Stepper {
 
     // What a sub-layer begins and ends with: y = w_in norm(x), and x += w_out heads.
     void begin(Workspace<T> &w, const Sublayer &layer, Matrix<A> &y) const {
-        norm(w.x, layer.p, w.h);
-        w.u.resize(w.x.rows, E);  // for the heads' outputs; if y is u, apply resizes it
+        norm(w.x, layer.gamma.data(), layer.beta.data(), layer.eps, w.h);
         apply(w, layer.in, w.h, y);
+        w.u.resize(w.x.rows, E);
     }
     void end(Workspace<T> &w, const Sublayer &layer) const {
         apply(w, layer.out, w.u, w.f);
@@ -206,7 +207,8 @@ template <class T> class Stepper {
             for (int64_t i = 0; i < s.D; i++) w.x[r][i] += w.f[r][i];
     }
     void feed_forward(Workspace<T> &w, const Sublayer &layer) const {
-        begin(w, layer, w.u);
+        norm(w.x, layer.gamma.data(), layer.beta.data(), layer.eps, w.h);
+        apply(w, layer.in, w.h, w.u);
         for (int64_t r = 0; r < w.u.rows; r++)
             for (int64_t i = 0; i < w.u.columns; i++) w.u[r][i] = std::max(w.u[r][i], A(0));
         end(w, layer);
@@ -272,7 +274,7 @@ template <class T> class Stepper {
             end(w, encoder[2 * l]);
             feed_forward(w, encoder[2 * l + 1]);
         }
-        norm(w.x, encoder_norm, w.h);
+        norm(w.x, encoder_norm.gamma, encoder_norm.beta, encoder_norm.eps, w.h);
         for (int64_t l = 0; l < s.L; l++) {
             apply(w, cross_kv[l], w.h, w.kv);
             for (int64_t r = 0; r < count; r++)
