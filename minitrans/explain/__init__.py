@@ -12,13 +12,15 @@ from minitrans.explain.tracing import trace_translations
 from minitrans.translate.translator import Translator
 
 
-def explain(translator: Translator, texts: str | Sequence[str]) -> ExplanationPage:
-    """Translate one text or several, greedily, and show how; what has no words is left out, with a logged warning.
+def explain(translator: Translator, texts: str | Sequence[str], limit: int | None = None) -> ExplanationPage:
+    """Translate one text or several, greedily, and show how, for `limit` sentences at most.
+
+    What has no words is left out, with a logged warning.
 
     Raises:
         UserError: None has words, or there are none.
     """
-    return ExplanationPage(trace_translations(translator, [texts] if isinstance(texts, str) else texts))
+    return ExplanationPage(trace_translations(translator, [texts] if isinstance(texts, str) else texts, limit))
 
 
 class _CallableModule(ModuleType):

@@ -87,15 +87,16 @@ class TracedTranslation:
         return cast(AttentionWeights, self.translation.attention)
 
 
-def trace_translations(translator: Translator, texts: Sequence[str]) -> list[TracedTranslation]:
-    """Translate each sentence of the texts greedily, and look at how; one without words is left out, with a warning."""
-    traced = []
+def trace_translations(
+    translator: Translator, texts: Sequence[str], limit: int | None = None
+) -> list[TracedTranslation]:
+    """Translate each sentence of the texts greedily, up to `limit`, and look at how; one without words is left out."""
+    traced: list[TracedTranslation] = []
     for number, text in enumerate(texts, 1):
-        sentences, before = [text], [""]
-        while sentences != before:  # by itself, a sentence may be cut again
-            before, sentences = sentences, [part for each in sentences for part in translator.to_sentences(each)]
-        for sentence in sentences:
-            (translation,) = translator.translations([sentence], attention=True, first_line=number)
+        for sentence in translator.to_sentences(text):
+            if len(traced) == limit:
+                break
+            (translation,) = translator.translations([sentence], attention=True, first_line=number, split=False)
             if translation.attention is None:
                 logger.warning("text %d: what has no words is left out", number)
             else:

@@ -177,13 +177,12 @@ class Api:
         params = await self._params_within_limits(request)
         text = _required_text(params, "q")
         translator = self._find_translator(_required_text(params, "source"), _required_text(params, "target"))
-        sentences = (sentence for line in text.split("\n") for sentence in translator.to_sentences(line))
-        lines = [sentence for sentence in sentences if sentence.strip()][:MAX_EXPLAINED_SENTENCES]
+        lines = [line for line in text.split("\n") if line.strip()] or [text]
 
         def draw_pages(lines: Sequence[str]) -> list[str]:  # equal to no other, so that pages are drawn one by one
-            return [explain(translator, lines).html] * len(lines)
+            return [explain(translator, lines, MAX_EXPLAINED_SENTENCES).html] * len(lines)
 
-        (html, *_) = await self._queued_results(request, translator, draw_pages, lines or [text])
+        (html, *_) = await self._queued_results(request, translator, draw_pages, lines)
         return HTMLResponse(html, headers=PAGE_HEADERS)
 
     async def _metrics(self, _: Request) -> Response:

@@ -165,13 +165,14 @@ class Translator:
         batch_tokens: int = 4096,
         use_cache: bool = True,
         first_line: int = 1,
+        split: bool = True,
     ) -> list[Translation]:
         """What `translate` gives, each with its score and what else a `Translation` has.
 
-        With `attention` it has the attention weights too, from one more pass over source and translation. The other
-        arguments are those of `translate`.
+        With `attention` it has the attention weights too, from one more pass over source and translation. Without
+        `split`, each line is one sentence, such as `to_sentences` gives. The other arguments are those of `translate`.
         """
-        sources = self._encode_sources(lines, first_line)
+        sources = self._encode_sources(lines, first_line, split)
         hypotheses = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
         best = [[ranked[0] for ranked in each] for each in hypotheses]
         texts = self._decode_lines(sources, [[hypothesis.ids for hypothesis in each] for each in best])
@@ -334,14 +335,14 @@ class Translator:
         ids = pad_sequence([torch.tensor(row, device="cpu") for row in rows], True, self.bundle.tokenizer.pad_id)
         return ids.to(self.bundle.model.positions.device)
 
-    def _encode_sources(self, lines: Sequence[str], first_line: int) -> list[list[EncodedSource]]:
+    def _encode_sources(self, lines: Sequence[str], first_line: int, split: bool = True) -> list[list[EncodedSource]]:
         """The sentences of each line as the model is to see them."""
         if isinstance(lines, str) or not isinstance(lines, Sized):  # its letters; or what can be read only once
             raise TypeError(f"lines is a {type(lines).__name__}; give a list of texts: [text], or list(lines)")
         longest = self.bundle.model.config.max_len - 1
         sources: list[list[EncodedSource]] = [[] for _ in lines]
         for number, line in enumerate(lines, first_line):
-            for n_pieces, source in map(self._encode, self.to_sentences(line)):
+            for n_pieces, source in map(self._encode, self.to_sentences(line) if split else [line]):
                 if n_pieces > longest:
                     logger.warning("line %d is cut: it has %d tokens, the model takes %d", number, n_pieces, longest)
                 sources[number - first_line].append(source)
