@@ -3,6 +3,7 @@
 The tests that draw take seconds. HOSTILE_EXAMPLES=10000 has them draw for as long as one likes.
 """
 
+import errno
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import sys
 import time
 from dataclasses import fields
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -138,6 +140,12 @@ def test_a_full_disk_is_one_line(tiny_run: Path) -> None:
     assert done.stderr == (
         "minitrans: error: cannot write the output: No space left on device; make room, or write elsewhere\n"
     )
+
+
+def test_a_folder_that_may_not_be_entered_is_one_line(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "run")
+    monkeypatch.setattr(Path, "is_file", Mock(side_effect=refused))
+    assert refusal_message("translate", tiny_run, "a").startswith("cannot use run: Permission denied; ask its owner")
 
 
 def test_sigterm_leaves_nothing_half_written(tiny_run: Path, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def load_run_corpus(run: Path, path: str | None = None) -> DatasetDict:
     if "://" in config.path:  # never fetch what a stranger's run names
         raise UserError(f"{run}: its corpus is at {config.path}; to read it there, give --data {config.path}")
     places = [Path(), run, *run.resolve().parents]  # the run may have been moved, and the command may be given anywhere
-    folder = next((place / config.path for place in places if (place / config.path).is_dir()), config.path)
+    folder = next((place / config.path for place in places if os.path.isdir(place / config.path)), config.path)
     try:
         return load_corpus(replace(config, path=str(folder)))
     except UserError as error:
