@@ -51,6 +51,13 @@ def test_dropout_drops_and_rescales_weights_and_reports_them_undropped() -> None
     assert worst_deviation([used], [torch.where(kept, weights / 0.75, 0.0)]) <= ATOL
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_weights_are_dropped_in_training_alone(training: bool) -> None:
+    module, x = MultiHeadAttention(D, H, dropout=0.5).train(training), random_tensor(15, B, TQ, D).float()
+    once, again = (module(x, x, x)[0] for _ in range(2))
+    assert torch.equal(once, again) != training
+
+
 # Extreme scores
 
 
