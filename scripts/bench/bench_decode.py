@@ -424,7 +424,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = Settings(**values)
         for library in ("transformers", "ctranslate2"):
             if importlib.util.find_spec(library) is None:
-                raise UserError(f"{library} is not installed; pip install 'minitrans[bench]'")
+                raise UserError(f"{library} is not installed; pip install -e '.[bench]'")
         if (settings.run is None) != (settings.source is None):
             raise UserError("--run and --source go together: a model and a text for it")
         torch.set_num_threads(settings.threads)

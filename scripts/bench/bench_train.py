@@ -809,7 +809,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if settings.mean_length < 1:
             raise UserError(f"--mean-length must be at least 1, got {settings.mean_length:g}")
         if importlib.util.find_spec("transformers") is None:
-            raise UserError("transformers is not installed; pip install 'minitrans[bench]'")
+            raise UserError("transformers is not installed; pip install -e '.[bench]'")
         torch.set_num_threads(settings.threads)
         keep_freed_memory()
         run._quieten_logs()

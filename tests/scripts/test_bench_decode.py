@@ -188,4 +188,4 @@ def test_without_a_peer_it_says_what_to_install(
 ) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find_spec(name) or 1)
-    assert "minitrans[bench]" in refusal_line(bench_decode, FLAGS, capsys)
+    assert "-e '.[bench]'" in refusal_line(bench_decode, FLAGS, capsys)

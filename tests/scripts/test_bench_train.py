@@ -200,4 +200,4 @@ def test_bad_usage_is_one_line(flags: list[str], complaint: str, capsys: pytest.
 
 def test_without_transformers_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "minitrans[bench]" in refusal_line(bench_train, FLAGS, capsys)
+    assert "-e '.[bench]'" in refusal_line(bench_train, FLAGS, capsys)
