@@ -70,7 +70,8 @@ class ExplanationPage:
             '<iframe title="minitrans explain" sandbox="allow-scripts allow-downloads" '
             'style="width: 100%; height: 50rem; border: 0" srcdoc="{}"></iframe>'
         )
-        return str(Markup(frame).format(self.html))
+        html = self.html.replace("<head>", '<head><base href="about:srcdoc">', 1)  # else #heads would be the notebook's
+        return str(Markup(frame).format(html))
 
 
 def fitting_counts(sizes: Sequence[int], n_layers: int) -> tuple[int, int]:

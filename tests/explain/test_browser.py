@@ -203,5 +203,7 @@ def test_a_notebooks_frame_works_too(monitored_page: "Page", translator: Transla
     _, frame = monitored_page.frames
     frame.wait_for_function("() => drawnFor > 1000 && document.querySelectorAll('.picture svg').length === 11")
     frame.click("#forward")
+    frame.click("text=Where the heads look")
+    frame.wait_for_function("() => location.hash === '#heads' && scrollY > 0")
     assert shown_step(frame) == 2
     frame.evaluate("savePng('map')")

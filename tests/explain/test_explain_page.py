@@ -91,7 +91,7 @@ def test_a_notebook_shows_it_in_a_frame_of_its_own(explanation: ExplanationPage)
     (inside,) = re.findall(
         r'^<iframe [^>]*sandbox="allow-scripts allow-downloads"[^>]* srcdoc="([^"]*)"></iframe>$', shown
     )
-    assert escapes.unescape(inside) == explanation.html
+    assert escapes.unescape(inside) == explanation.html.replace("<head>", '<head><base href="about:srcdoc">')
 
 
 @pytest.mark.parametrize(
