@@ -132,7 +132,7 @@ class Api:
         if form not in ("text", "html"):
             _refuse(f"{clean(str(form)):.40} format is not supported")
         # Each line, or each text in HTML, is translated by itself: they have odd indices; what is between them stays.
-        split = [split_html(text) if form == "html" else ["", *re.split("(\n)", text), ""] for text in texts]
+        split = [split_html(text) if form == "html" else ["", *re.split("(\r?\n)", text), ""] for text in texts]
         lines = [line for pieces in split for line in pieces[1::2]]
         detected = self._detected_languages("\n".join(lines))[:1] if source == "auto" else []
         translator = self._find_translator(detected[0]["language"] if detected else source, target)
