@@ -7,7 +7,8 @@ from sentencex import segment
 from minitrans.text.lines import base_language
 from minitrans.text.reading import LONG_LINE_LENGTH, clean
 
-_AFTER_NO = re.compile(r"(?<=^No\. )(?=[AI]\b)")  # where the library takes A or I for a number
+# Where the library takes a word for an abbreviation, such as me for Maine: not in a quotation, nor in no. A4.
+_AFTER_WORD = re.compile(r'(?im)["“„][^"“”„\n]*["“”]|((?:^no|\b(?:me|ok|id|te|ill|art|may|mai|bien))\. )(?=[^\W\d]+\b)')
 
 
 def split_sentences(line: str, language: str) -> list[str]:
@@ -26,7 +27,7 @@ def split_sentences(line: str, language: str) -> list[str]:
         segments = segment(base_language(language), window)
         if start + LONG_LINE_LENGTH < len(line):
             segments = segments[:-1] or [line[start:]]  # the last one may go on
-        for sentence in (part for each in segments for part in _AFTER_NO.split(each)):
+        for sentence in _AFTER_WORD.sub(lambda end: end[0] + "\n" * bool(end[1]), "\n".join(segments)).split("\n"):
             start += len(sentence)
             if any(map(str.isalpha, sentences[-1])):
                 sentences.append("")
