@@ -226,8 +226,9 @@ class Translator:
         """The words of a line that training never showed, each once: see `reading.split_lowercase_words`.
 
         Words that the translation has too are left out if they have a digit, are names, written with a capital, or are
-        in addresses: they are to be copied. Those that are read as known ones, such as `dont` and `u` but not `shed`,
-        are left out too. There are none for a run whose training showed too many words to list.
+        in addresses: they are to be copied, except for 's or the known unit of a number. Those that are read as known
+        ones, such as `dont` and `u` but not `shed`, are left out too. There are none for a run whose training showed
+        too many words to list.
         """
         known = self.bundle.source_words
         if known is None:
@@ -238,7 +239,9 @@ class Translator:
         words = (word for word in split_lowercase_words(line) if word not in known)
         unknown = dict.fromkeys(w for w in words if all(map(_AMBIGUOUS.fullmatch, self._reader.full_spellings(w))))
         copied = lower(translation)
-        return tuple(w for w in unknown if not (w in copied and (re.search(r"\d", w) or w in named)))
+        stems = (re.sub(r"(?<=\d)\D\D+$", lambda unit: unit[0] * (unit[0] not in known), w) for w in unknown)
+        pairs = ((w, stem.removesuffix("'s")) for w, stem in zip(unknown, stems, strict=True))
+        return tuple(w for w, stem in pairs if not (stem in copied and (re.search(r"\d", w) or w in named)))
 
     def to_sentences(self, text: str) -> list[str]:
         """The sentences of a text, each of which is translated by itself."""

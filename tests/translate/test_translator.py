@@ -104,7 +104,7 @@ def test_words_that_training_never_showed_are_named(translator: Translator) -> N
 
 
 def test_a_number_that_is_not_copied_is_in_doubt(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    translator = Translator(replace(translator.bundle, threshold=None, source_words={"room": 0, "12": 1}))
+    translator = Translator(replace(translator.bundle, threshold=None, source_words={"room": 0, "12": 1, "th": 2}))
     ids = translator.bundle.tokenizer.encode("XYZZY在X4711号。")
     monkeypatch.setattr(translator, "_search", lambda *_: [[[Hypothesis(ids, -1.0, -1.0, len(ids))]]] * 3)
     lines = ["XYZZY X4711 4712", "Room 4711?", "Room 12"]
@@ -115,6 +115,8 @@ def test_a_number_that_is_not_copied_is_in_doubt(translator: Translator, monkeyp
     monkeypatch.setattr(translator, "_reader", reader)  # and names that are copied are no words
     assert translator.unknown_words("Room XYZZY", "XYZZY室") == translator.unknown_words("room oclock") == ()
     assert translator.unknown_words("Hes in the Room: shed, hens") == ("in", "the", "shed", "hens")
+    assert translator.unknown_words("Room XYZZY's 4711th", "XYZZY的4711室") == ()
+    assert translator.unknown_words("Room 4712th, 4711xy, xyzzy's", "xyzzy室4711") == ("4712th", "4711xy", "xyzzy's")
     assert translator.unknown_words("Room İxyzzy ٤٧١١", "İxyzzy室4711") == ()
     assert translator.unknown_words("Room: a.b@xyzzy.net", "室：a.b@xyzzy.net") == ()
     for source, target in (("ROOM XYZZY", "XYZZY室"), ("Room xyzzy", "xyzzy室")):
