@@ -77,7 +77,7 @@ _NOT_AFTER_ABBREVIATION = "".join(
     rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "prof", "st", "nr", "ca", "vs", "etc")
 )
 _SENTENCE_BREAK = (
-    rf"(?:(?<=[^\s.?!]{{2}}\.)|(?<=[^\s.?!][?!])){_NOT_AFTER_ABBREVIATION}(?!(?<=\bno\.) [#(]?\w*\d)"
+    rf"(?:(?<=[^\s.?!]{{2}}\.)|(?<=[a-z] \d\.)|(?<=[^\s.][?!])){_NOT_AFTER_ABBREVIATION}(?!(?<=\bno\.) [#(]?\w*\d)"
     rf" (?=(?:{_EMOJI} ?|[¿¡(\[#$£¥\u20a0-\u20cf'‘’‚©®™ℹ㊗㊙])*[^\Wℹ])"
 )
 STOPS, QUESTION_MARKS = ".。।۔։።။", "?？؟;"  # of many scripts; Greek's question mark is a semicolon
@@ -213,7 +213,7 @@ class Reader:
         self.plain, self.uses_placeholders = plain, signs is not None
         self._ranks = {word: i for i, word in enumerate(known or ())}
         self._english = self._ranks.get("what", _ENGLISH_WORDS) < _ENGLISH_WORDS
-        not_after_number = r"(?<!^\d\d\.)" if self._english else r"(?<!\b\d\d\.)"  # also in 15. Mai
+        not_after_number = r"(?<!^\d\d\.)" if self._english else r"(?<!\b\d\d\.)(?<! \d\.)"  # also in 5. Mai
         self._sentence_break = re.compile(rf"(?<!^\d{{3}}\.){not_after_number}{_SENTENCE_BREAK}", re.IGNORECASE)
         code, sign = r"\w*(?:[^\W\d_]\d|_)\w*", rf"[^\w\s{re.escape(signs or '')}]+"  # such as B316, and ☂
         self._copied_parts = re.compile(

@@ -49,8 +49,8 @@ TYPO_CASES = {  # swapped, left out, doubled, a neighbouring key but no other, a
 }  # fmt: skip
 SENTENCE_CASES = [
     ["He left.", "Did I?", "No!", "J. S. Bach stays."], ["Mr. Smith, Mrs. Smith and Dr. Lee saw St. Paul's."],
-    ["A vs. B etc. are here."], ["I met Prof. Smith."], ["10. Go now."],
-    ["Er kam am 15. Mai 2020.", "Gut."], ["100. Go now."], ["Are you?", "No.", "See no. A4.", "And no. (5)."],
+    ["A vs. B etc. are here."], ["I met Prof. Smith."], ["10. Go now."], ["100. Go now."],
+    ["Er kam am 15. Mai 2020.", "Am 5. Mai?!", "Gut!!", "Ja."], ["Are you?", "No.", "See no. A4.", "And no. (5)."],
     ["At 5 a.m. he left.", "It costs 3.50 today."], ["No. 5 is here... and there.He"], ["他走了. ，"],
     ["Hola.", "¿Cómo?", "¡Tú!", "🌞 ❤️ Go!", "$5.", "#️⃣ [Go].", "(‘Go’)?", "ℹ️ Go.", "㊗️ Go. 😀 ©️ ℹ️"],
     ['He said "Go now. Do it." and left. So'], ["“Go now. Do it.” He left."],
@@ -167,7 +167,8 @@ def test_what_is_copied_is_set_aside_and_typing_errors_mended(line: str, want: s
 
 
 def test_what_depends_on_the_words_that_are_known() -> None:
-    assert len(Reader(True, known=["what"]).to_sentences("Er kam am 15. Mai 2020. Gut.")) == 3  # no date in English
+    for line in ("Er kam am 15. Mai 2020. Gut.", "I am 7. I see. 2. Go"):  # no date in English
+        assert len(Reader(True, known=["what"]).to_sentences(line)) == 3
     assert Reader(True, SIGNS, ["cat"]).preprocess("cat u") == ("cat u", KeptParts({}))  # where `you` is not known
     assert (READER.full_spellings("hes"), Reader(True, None, KNOWN).full_spellings("hes")) == (["he's"], [])
     assert Reader(True, SIGNS, [f"{'x' * 15}'{'y' * 15}"]).full_spellings("x" * 15 + "y" * 15) == []  # soon answered
