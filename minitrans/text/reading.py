@@ -48,6 +48,7 @@ _QUESTION = re.compile(
 KEYBOARD_ROWS = "qwertyuiop", "asdfghjkl", "zxcvbnm"  # the rows of a keyboard
 READER_SETTINGS_FILE = "reading.json"  # the settings of an exported folder's reader
 
+_UNSEEN = "\u00ad\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
 # Typographic marks, and what a keyboard has for them.
 PLAIN_MARKS_TABLE = str.maketrans(
     {
@@ -56,9 +57,7 @@ PLAIN_MARKS_TABLE = str.maketrans(
         **dict.fromkeys("‐‑‒–−", "-"),
         **dict.fromkeys("—―", " - "),
         "…": "...",
-        **dict.fromkeys(
-            "\u00ad\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff", ""
-        ),
+        **dict.fromkeys(_UNSEEN, ""),
         **{chr(code + 0xFEE0): chr(code) for code in range(0x21, 0x7F)},  # full-width ASCII
     }
 )
@@ -78,7 +77,7 @@ _NOT_AFTER_ABBREVIATION = "".join(
 )
 _SENTENCE_BREAK = (
     rf"(?:(?<=[^\s.?!]{{2}}\.)|(?<=[a-z] \d\.)|(?<=[^\s.][?!])){_NOT_AFTER_ABBREVIATION}(?!(?<=\bno\.) [#(]?\w*\d)"
-    rf" (?=(?:{_EMOJI} ?|[¿¡(\[#$£¥\u20a0-\u20cf'‘’‚©®™ℹ㊗㊙])*[^\Wℹ])"
+    rf"[{_UNSEEN}]* (?=(?:{_EMOJI} ?|[{_UNSEEN}¿¡(\[#$£¥\u20a0-\u20cf'‘’‚©®™ℹ㊗㊙])*[^\Wℹ])"
 )
 STOPS, QUESTION_MARKS = ".。।۔։።။", "?？؟;"  # of many scripts; Greek's question mark is a semicolon
 _UNSPACED_END_MARKS = "。？！…，；：”’」』）"  # after these no blank is written
@@ -317,7 +316,9 @@ class Reader:
         text = self._with_ascii_digits(text)
         if not self.plain:
             return text
-        return _MISSING_SPACE.sub(lambda found: found[1] or " ", _SURPLUS_MARKS.sub("", with_keyboard_marks(text)))
+        text = with_keyboard_marks(text).replace("。", "." if self._english else "。")
+        text = re.sub(r"(?<=[^\W\d])`(?=[^\W\d])", "'", text)
+        return _MISSING_SPACE.sub(lambda found: found[1] or " ", _SURPLUS_MARKS.sub("", text))
 
     def _with_ascii_digits(self, text: str) -> str:
         """A text in which a number has the digits 0 to 9 in any script, so that it can be the same on both sides."""
@@ -430,6 +431,7 @@ def _split_surroundings(line: str) -> tuple[str, str, str]:
     while any(map(str.isalnum, line)):
         if line[:2].isalpha() and (line[-1].isalnum() or (line[-1] in ".?!" and line[-2].isalnum())):
             return before, line, after  # as most lines
+        line = line.translate(str.maketrans("", "", _UNSEEN)).strip()
         lead = _LEADING_BULLET_OR_EMOJI.match(line)[0]  # type: ignore[index]  # it may be empty, and always matches
         tail = _TRAILING_EMOJI_OR_DOTS.match(line[len(lead) :][::-1])[0][::-1]  # type: ignore[index]
         if not (lead or tail) and _QUOTED.fullmatch(line):

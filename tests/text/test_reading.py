@@ -27,7 +27,7 @@ NORMALIZE_CASES = {  # a source, and how it is read
     "5".join(map(chr, range(0xFF01, 0xFF5F))): "5".join(map(chr, range(0x21, 0x7F))).lower(), "e\u0301\t中 ": "é 中",
     "He LIVES in İzmir": "he lives in izmir", "What?! No!!! So??": "what? no! so?", "Well,yes;no": "well, yes; no",
     "See www.x.org/a,b;c,d": "see www.x.org/a,b;c,d", "看www.x.org，好，a": "看www.x.org, 好, a",
-    "at ftp://x/?a=1;b=2,yes": "at ftp://x/?a=1;b=2,yes",
+    "I don`t `know` it": "i don't `know` it", "at ftp://x/?a=1;b=2,yes": "at ftp://x/?a=1;b=2,yes",
     "He left ! Who ? Me , you .": "he left! who? me, you.", "It is 1,250.5 and .5": "it is 1,250.5 and .5",
 }  # fmt: skip
 LINE_CASES = {
@@ -167,6 +167,7 @@ def test_what_is_copied_is_set_aside_and_typing_errors_mended(line: str, want: s
 
 
 def test_what_depends_on_the_words_that_are_known() -> None:
+    assert [Reader(True, known=[word]).preprocess("Go。")[0] for word in ("what", "was")] == ["go.", "go。"]
     for line in ("Er kam am 15. Mai 2020. Gut.", "I am 7. I see. 2. Go"):  # no date in English
         assert len(Reader(True, known=["what"]).to_sentences(line)) == 3
     assert Reader(True, SIGNS, ["cat"]).preprocess("cat u") == ("cat u", KeptParts({}))  # where `you` is not known
@@ -182,6 +183,8 @@ def test_words_with_marks_or_what_is_not_seen_are_words(line: str) -> None:
     text, kept = Reader(True, SIGNS, split_lowercase_words(line)).preprocess(line)
     assert (split_lowercase_words(text), kept) == (split_lowercase_words(line), KeptParts({}))
     assert not {*text} & {*"\u00ad\u200b\u200e\ufeff"}
+    assert PLAIN_READER.preprocess(f"\u200e- “{line}”\u2060 😀\u200b")[1] == KeptParts({}, "- “", "” 😀")
+    assert PLAIN_READER.to_sentences(f"{line} go.\u200b \u200eGo") == [f"{line} go.", "\u200eGo"]
 
 
 @pytest.mark.parametrize(("n", "kept"), [(2000, True), (2001, False)])
