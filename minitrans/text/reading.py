@@ -67,17 +67,18 @@ _EMOJI = (  # without mathematical operators
     "\U0001f000-\U0001fbff\U000e0020-\U000e007f]"
 )
 _KEY = "[0-9#*©®™ℹ㊗㊙]"  # keys and signs: emoji if U+20E3 or U+FE0F follows
-_LEADING_BULLET_OR_EMOJI = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•∙*·>]+) +|(?:{_KEY}[\u20e3\ufe0f]|{_EMOJI})+ *)?")
+_LEADING_BULLET_OR_EMOJI = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•∙*·>]+)( +|$)|(?:{_KEY}[\u20e3\ufe0f]|{_EMOJI})+ *)?")
 _TRAILING_EMOJI_OR_DOTS = re.compile(  # of a line read backwards
     rf"(?:(?:[\u20e3\ufe0f]{_KEY}|{_EMOJI})+ *|[()]-?[:;] +|(?:\.{{2,}}|…)+ *)?"
 )
+_EMOJI_BEFORE_MARK = re.compile(rf"^(?!\.\.)([.?!。？！]+)((?:[\u20e3\ufe0f]{_KEY}|{_EMOJI})+ ?)(?=\w)")  # the same
 # Where a sentence ends: not after Mr., a.m. or J., nor in no. 5; `Reader` says after which numbers.
 _NOT_AFTER_ABBREVIATION = "".join(
     rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "prof", "st", "nr", "ca", "vs", "etc")
 )
 _SENTENCE_BREAK = (
-    rf"(?:(?<=[^\s.?!]{{2}}\.)|(?<=[a-z] \d\.)|(?<=[^\s.][?!])){_NOT_AFTER_ABBREVIATION}(?!(?<=\bno\.) [#(]?\w*\d)"
-    rf"[{_UNSEEN}]* (?=(?:{_EMOJI} ?|[{_UNSEEN}¿¡(\[#$£¥\u20a0-\u20cf'‘’‚©®™ℹ㊗㊙])*[^\Wℹ])"
+    rf"(?:(?<=(?:[^\s.?!]{{2}}| {_EMOJI})\.)|(?<=[a-z] \d\.)|(?<=[^\s.][?!])){_NOT_AFTER_ABBREVIATION}"
+    rf"(?!(?<=\bno\.) [#(]?\w*\d)[{_UNSEEN}]* (?=(?:{_EMOJI} ?|[{_UNSEEN}¿¡(\[#$£¥\u20a0-\u20cf'‘’‚©®™ℹ㊗㊙])*[^\Wℹ])"
 )
 STOPS, QUESTION_MARKS = ".。।۔։።။", "?？؟;"  # of many scripts; Greek's question mark is a semicolon
 _UNSPACED_END_MARKS = "。？！…，；：”’」』）"  # after these no blank is written
@@ -432,6 +433,7 @@ def _split_surroundings(line: str) -> tuple[str, str, str]:
         if line[:2].isalpha() and (line[-1].isalnum() or (line[-1] in ".?!" and line[-2].isalnum())):
             return before, line, after  # as most lines
         line = line.translate(str.maketrans("", "", _UNSEEN)).strip()
+        line = _EMOJI_BEFORE_MARK.sub(r"\2\1", line[::-1])[::-1]
         lead = _LEADING_BULLET_OR_EMOJI.match(line)[0]  # type: ignore[index]  # it may be empty, and always matches
         tail = _TRAILING_EMOJI_OR_DOTS.match(line[len(lead) :][::-1])[0][::-1]  # type: ignore[index]
         if not (lead or tail) and _QUOTED.fullmatch(line):

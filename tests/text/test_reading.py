@@ -50,10 +50,11 @@ TYPO_CASES = {  # swapped, left out, doubled, a neighbouring key but no other, a
 SENTENCE_CASES = [
     ["He left.", "Did I?", "No!", "J. S. Bach stays."], ["Mr. Smith, Mrs. Smith and Dr. Lee saw St. Paul's."],
     ["A vs. B etc. are here."], ["I met Prof. Smith."], ["10. Go now."], ["100. Go now."],
-    ["Er kam am 15. Mai 2020.", "Am 5. Mai?!", "Gut!!", "Ja."], ["Are you?", "No.", "See no. A4.", "And no. (5)."],
-    ["At 5 a.m. he left.", "It costs 3.50 today."], ["No. 5 is here... and there.He"], ["他走了. ，"],
+    ["Er kam am 15. Mai 2020.", "Am 5. Mai?!", "Gut!!", "Ja 😀.", "Ja."],
+    ["Are you?", "No.", "See no. A4.", "And no. (5)."], ["At 5 a.m. he left.", "It costs 3.50 today."],
     ["Hola.", "¿Cómo?", "¡Tú!", "🌞 ❤️ Go!", "$5.", "#️⃣ [Go].", "(‘Go’)?", "ℹ️ Go.", "㊗️ Go. 😀 ©️ ℹ️"],
     ['He said "Go now. Do it." and left. So'], ["“Go now. Do it.” He left."],
+    ["No. 5 is here... and there.He"], ["他走了. ，"],
 ]  # fmt: skip
 JOIN_CASES = [  # the translations of a line's sentences, and that of the line
     ("He left…", ["他走了。"], "他走了…"), ("Go ... 😀", ["जा।"], "जा ... 😀"), ("Go. Go", ["", "Va"], "Va"),
@@ -135,6 +136,22 @@ def test_a_question_is_read_with_a_mark_which_its_translation_loses(line: str, a
             assert english.postprocess(translation, kept) == (bare if asks else translation) + after
     assert german.postprocess("?", german.preprocess(line)[1]) == "?"
     assert Reader(True, known=[*map(str, range(500)), "what"]).preprocess(line)[0][-1] != "?"  # English in another text
+
+
+@pytest.mark.parametrize(
+    ("line", "before", "text", "after"),
+    [
+        ("Go 😀?", "", "go?", " 😀"),
+        ("- Go1️⃣❤️!!", "- ", "go!", "1️⃣❤️"),
+        ("Go 😀...", "", "go", " 😀..."),
+        *((line, line, "", "") for line in ("1.", "- 2)", "1) 😀!")),
+    ],
+)
+def test_emoji_before_an_end_mark_go_after_it_and_an_item_may_be_a_number(
+    line: str, before: str, text: str, after: str
+) -> None:
+    read, kept = PLAIN_READER.preprocess(line)
+    assert (read, kept.before, kept.after) == (text, before, after)
 
 
 @given(st.text(non_word), st.sampled_from([PLAIN_READER, READER]))
