@@ -305,7 +305,7 @@ class DecoderOnly(HFModel):
         try:
             output = self.model(tokens, **{name: cache.cache}, **options)
         except (AttributeError, TypeError, ValueError):
-            if not first or self._way == "static":
+            if not first or self._way == "static" or type(self).make_cache is not HFModel.make_cache:
                 raise
             output, cache.cache = self.model(tokens, **options), None  # its cache may be one of its own
         if cache.cache is None or name == "state":

@@ -88,7 +88,7 @@ def test_a_cache_class_of_ones_own_is_what_is_checked(my_project: Any) -> None:
         def get_seq_length(self, layer_idx: int = 0) -> int:
             return wrong * super().get_seq_length(layer_idx)
 
-    wrong = 1
+    wrong: Any = 1
     my_project.MyCache, my_project.my_model = MyCache, small_model("opt").to(torch.float64).model
     snippets = [SNIPPETS[0], next(block for block in SNIPPETS if "hugging_face" in block)]
     run_snippets_and_tests(snippets)
@@ -96,6 +96,9 @@ def test_a_cache_class_of_ones_own_is_what_is_checked(my_project: Any) -> None:
     with pytest.raises(AssertionError, match="positions start at 0 again") as failed:
         run_snippets_and_tests(snippets)
     assert "static: " not in str(failed.value)  # which is measured on theirs
+    wrong = None  # so that it raises, and theirs does not take its place
+    with pytest.raises(AssertionError, match=r"\Asteps: TypeError: "):
+        run_snippets_and_tests(snippets)
 
 
 @pytest.mark.parametrize("snippet", [block for block in SNIPPETS if "MyDecoder" in block and block != PLUGIN_SNIPPET])
