@@ -100,7 +100,8 @@ def long_sentence_deviation(case: ModelAndTokens[Any]) -> Deviation:
     model = case.model
     longest = min(model.max_len or max([LONG_LENGTH, *(3 * span + 2 for span in model.window_sizes)]), MAX_LENGTH)
     ends = {end for span in model.window_sizes for end in (span, 2 * span, 3 * span) if end + 2 <= longest} | {longest}
-    together, deviations = takes_two_at_once(case), []
+    together, deviations = takes_chunks(case, [2]), []
+    spans = model.window_sizes if takes_chunks(case, [1, 2]) else ()
     for end in sorted(ends):
         length = min(end + 2, longest)
         long = extended_case(case, length)
@@ -109,15 +110,15 @@ def long_sentence_deviation(case: ModelAndTokens[Any]) -> Deviation:
         deviations.append(chunk_deviation(long, chunks).named(f"{prompt} tokens, and then one by one to {length}"))
         if length <= 3 * LONG_LENGTH and together:
             deviations.append(step_deviation(long))
-            sizes = {length, *(span + by for span in model.window_sizes for by in (-1, 1) if 1 < span + by < length)}
+            sizes = {length, *(span + by for span in spans for by in (-1, 1) if 1 < span + by < length)}
             deviations += [chunk_deviation(long, size) for size in sorted(sizes)]
     return worst(deviations)
 
 
-def takes_two_at_once(case: ModelAndTokens[Any]) -> bool:
-    """Whether it can be fed two tokens; some models take single ones alone."""
+def takes_chunks(case: ModelAndTokens[Any], sizes: list[int]) -> bool:
+    """Whether it can be fed chunks of these sizes; some models take single tokens alone, or after the first chunk."""
     try:
-        case.feed(case.tokens[:, :2], case.new_cache())
+        feed_in_chunks(case.with_tokens(case.tokens[:, : sum(sizes)]), sizes)
     except NotOfferedError:
         return False
     return True
@@ -315,7 +316,7 @@ def ragged_prompts(case: ModelAndTokens[Any], side: str) -> tuple[Tensor, Tensor
 def target_padding_deviation(case: ModelAndTokens[Any], side: str) -> Deviation:
     """Rows of different lengths, padded on a side, in one batch, against each row alone.
 
-    On the left side they are fed at once and in pieces too, and go on with two steps: so batches are decoded.
+    On the left they are fed at once, and in pieces if a model takes those, and go on with two steps, as batches do.
     """
     if not case.model.takes_mask:
         raise NotOfferedError("it takes no mask for the target's padding")
@@ -324,7 +325,7 @@ def target_padding_deviation(case: ModelAndTokens[Any], side: str) -> Deviation:
     runs = [("alone and", mask, case.with_tokens(prompts).full_pass(mask)[0])]
     rest = torch.stack([case.tokens[b, n : n + 2] for b, n in enumerate(lengths)])
     real = F.pad(mask, (0, 2), value=True)
-    for size in (lengths[0], 3) if side == "left" else ():
+    for size in (lengths[0], *[3] * takes_chunks(case, [1, 2])) if side == "left" else ():
         pieces = [*prompts.split(size, 1), *rest.split(1, 1)]
         cache, masks = case.new_cache(real.size(1)), real.split([piece.size(1) for piece in pieces], 1)
         steps = [case.feed(piece, cache, mask)[0] for piece, mask in zip(pieces, masks, strict=True)]
@@ -391,7 +392,7 @@ def row_selection_deviation(case: ModelAndTokens[Any]) -> Deviation:
             cache, kept = case.select_rows(cache, torch.tensor(selected)), kept.with_rows(torch.tensor(selected))
         new = piece[torch.arange(len(kept.tokens)) % len(piece)]
         kept = kept.with_tokens(torch.cat([kept.tokens, new], 1))
-        got = case.feed(new, cache)
+        got = case.feed(new, cache, refusal=NotOfferedError if start else Exception)
         want = [x.narrow(-2, start, new.size(1)) for x in kept.full_pass()]
         deviations.append(compare(got, want).named(f"after selections of rows up to {selected}" * bool(start), start))
     return worst(deviations)
@@ -408,15 +409,15 @@ def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
         prompt, length = max(1, span - most), min(span + 2 * most, longest)
         right = extended_case(case, length)
         drafts, want = case.other_tokens(right.tokens), right.full_pass()
-        for way in ("in one chunk", "one by one"):
-            cache = right.new_cache()
+        for way in ("in one chunk", "one by one")[not takes_chunks(case, [1, 2]) :]:
+            cache, refusal = right.new_cache(), Exception
             right.feed(right.tokens[:, :prompt], cache)
             for t in range(prompt, length - 1):
                 n = min(1 + t % most, length - 1 - t)
                 tokens = torch.cat([right.tokens[:, t : t + 1], drafts[:, t + 1 : t + 1 + n]], 1)
                 pieces = tokens.split(1 if way == "one by one" else n + 1, 1)
-                got, *_ = [right.feed(piece, cache) for piece in pieces]
-                cache = right.drop_last(cache, n)
+                got, *_ = [right.feed(piece, cache, refusal=refusal) for piece in pieces]
+                cache, refusal = right.drop_last(cache, n), NotOfferedError
                 error = compare([x.narrow(-2, 0, 1) for x in got], [x.narrow(-2, t, 1) for x in want])
                 deviations.append(error.named(f"after drafts of up to {most} tokens, fed {way} and dropped again", t))
                 if not error <= dtype_tolerance(case.model.dtype):

@@ -224,9 +224,11 @@ class ModelAndTokens(Generic[CacheT]):
         rows, length = self.tokens.shape
         return call_model(self.model.new_cache, self.memory(), rows, length if capacity is None else capacity)
 
-    def feed(self, tokens: Tensor, cache: CacheT, mask: Tensor | None = None) -> list[Tensor]:
-        """What the next tokens (B, n) give; logits in units."""
-        return self._logits_in_units(call_model(self.model.feed, tokens, cache, mask))
+    def feed(
+        self, tokens: Tensor, cache: CacheT, mask: Tensor | None = None, refusal: type[Exception] = Exception
+    ) -> list[Tensor]:
+        """What the next tokens (B, n) give; logits in units. What the model may raise is a `refusal`."""
+        return self._logits_in_units(call_model(self.model.feed, tokens, cache, mask, refusal=refusal))
 
     def select_rows(self, cache: CacheT, rows: Tensor) -> CacheT:
         """The cache with the given rows."""

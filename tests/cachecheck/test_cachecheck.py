@@ -381,6 +381,13 @@ def test_a_model_of_functions_offers_what_it_is_given() -> None:
     failed = failed_results(Functions(full, step, V, **broken, dtype=torch.float64, max_len=MAX_LEN))
     words = "TypeError: 'ToyCache' object is not subscriptable"
     assert {id_: result.detail for id_, result in failed.items()} == {"rows": words, "rollback": words}
+    broken["select"] = lambda cache, rows: cache
+    broken["drop"] = lambda cache, n: replace(cache, keys=[[torch.cat(layer, 1)[:, :-n]] for layer in cache.keys])
+    failed = failed_results(Functions(full, step, V, **broken, dtype=torch.float64, max_len=MAX_LEN))
+    assert {id_: "RuntimeError: " in result.detail for id_, result in failed.items()} == {
+        "rows": True,
+        "rollback": True,
+    }
 
 
 def test_what_is_no_tensor_is_called_by_its_type() -> None:
@@ -422,6 +429,16 @@ def test_a_right_model_that_takes_single_tokens_alone_passes() -> None:
             return super().feed(tokens, cache, mask)
 
     assert {"steps", "lengths"} < {result.id for result in check_cache(Single()).checks if result.passed}
+
+    class SingleAfterThePrompt(Toy):
+        def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
+            assert tokens.size(1) == 1 or not cache.chunks
+            return super().feed(tokens, cache, mask)
+
+    passed = {result.id for result in check_cache(SingleAfterThePrompt()).checks if result.passed}
+    assert {"padding.left", "rows", "rollback"} < passed
+    for fault, id_ in (("own padding seen", "padding.left"), ("drops nothing", "rollback")):
+        assert id_ in failed_results(SingleAfterThePrompt(fault))
 
     class ShortPrompts(Toy):
         def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
