@@ -87,6 +87,12 @@ def counts_padding(case: ModelAndTokens[Any]) -> bool:
     return not _differ_at(one, other).any() and bool(_differ_at(one, case.full_pass()[0]).any())
 
 
+def remembers_nothing(case: ModelAndTokens[Any]) -> bool:
+    """The steps are full passes over one token each."""
+    alone = [case.with_tokens(token).full_pass()[0] for token in case.tokens.split(1, 1)]
+    return _allclose(_step_logits(case), torch.cat(alone, 1))
+
+
 def positions_restart(case: ModelAndTokens[Any]) -> bool:
     """One and the same token, fed again and again, gives the same every time: nothing tells its places apart."""
     same = case.with_tokens(case.tokens[:, 1:2].expand_as(case.tokens))
@@ -183,6 +189,7 @@ PATTERNS = [
     Pattern("padding is attended to", PADDING_CHECK_IDS, lambda case: bool(_differ_at(*_two_paddings(case)).any())),
     Pattern("padding is not attended to, but counted: positions begin where the padding does", PADDING_CHECK_IDS,
             counts_padding),
+    Pattern("nothing is remembered: each step sees its own token alone", STEP_CHECK_IDS, remembers_nothing),
     Pattern("positions start at 0 again at every step", STEP_CHECK_IDS, positions_restart),
     Pattern("each step is fed the previous token", STEP_CHECK_IDS, feeds_the_token_before),
     Pattern("the cache forgets its first tokens", STEP_CHECK_IDS, forgets_first_tokens),
@@ -191,8 +198,8 @@ PATTERNS = [
     Pattern("no rows are selected at all", ("rows",), lambda case: _continues_reordered(case, as_if_unmoved=True)),
     Pattern("keys and values of the target are not selected", ("rows",),
             lambda case: _continues_reordered(_with_equal_sources(case), as_if_unmoved=True)),
-    Pattern("keys and values of the source are not selected", ("rows",),
-            lambda case: not _continues_reordered(case) and _continues_reordered(_with_equal_sources(case))),
+    Pattern("keys and values of the source are not selected", ("rows",), lambda case: one_cache_alone_is_right(case)
+            and not _continues_reordered(case) and _continues_reordered(_with_equal_sources(case))),
     Pattern("no tokens are dropped at all", ("rollback",), rollback_drops_nothing),
     Pattern("dropped tokens are still seen", ("rollback",), sees_rolled_back_tokens),
     Pattern("two caches share memory, or the model holds the cache", ("fork", "caches.two", "caches.alternating"),

@@ -35,6 +35,7 @@ ALL_CACHED_IDS = f"{CACHED_STEP_IDS} {LEFT_PADDING_IDS} {GENERATE_IDS}"
 # What the toy's faults look like, in the words of the pattern, or none; checks that must notice and name them; and
 # those that may fail too, where it is plain that the others have nothing to do with the fault.
 PATTERN_AND_CHECKS_BY_FAULT = {
+    "forgets all": ("nothing is remembered: each step sees its own token alone", "steps lengths score batch", None),
     "positions restart": ("positions start at 0 again at every step", CACHED_STEP_IDS, ALL_CACHED_IDS),
     "mask late": ("the causal mask is one late", CAUSAL_CHECK_IDS, None),
     "no mask": ("there is no causal mask", CAUSAL_CHECK_IDS, None),
@@ -49,6 +50,7 @@ PATTERN_AND_CHECKS_BY_FAULT = {
     "stale": ("each step is fed the previous token", "steps chunks", None),
     "target rows": ("keys and values of the target are not selected", "rows", "generate.beams"),
     "source rows": ("keys and values of the source are not selected", "rows", None),
+    "padding seen in steps": (None, "rows steps", None),
     "all rows": ("no rows are selected at all", "rows", None),
     "rows reversed": (None, "rows", "generate.beams"),
     "repeated rows": (None, "rows", None),

@@ -95,6 +95,8 @@ class Toy(CachedModel[ToyCache]):
         if self.fault == "shared":
             assert self.newest is not None
             cache = self.newest
+        if self.fault == "forgets all":
+            cache = ToyCache(cache.memory)
         n = tokens.size(1)
         cache.chunks.append(n)
         if self.fault == "repeated rows" and cache.selected_rows is not None:
@@ -217,6 +219,7 @@ class Toy(CachedModel[ToyCache]):
         x = self.tokens(tokens)
         x = (torch.cat([x[:, :1], x[:, :-1]], 1) if self.fault == "a token late" else x) + w["positions"][positions]
         memory, src_mask = cache.memory
+        src_mask = src_mask | (self.fault == "padding seen in steps" and bool(cache.chunks))
         assert cache.mask is not None
         seen = seen & (torch.ones_like(cache.mask) if self.fault == "own padding seen" else cache.mask)[:, None]
         weights = []
