@@ -759,9 +759,9 @@ def import_test_libraries(folders: Iterable[str]) -> None:
     """Import what the tests use of the libraries, so that no child has to."""
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         pytest.main([*PYTEST_OPTIONS, "--collect-only", *{path for folder in folders for path in test_paths(folder)}])
-    tests = str(ROOT / "tests")
+    bench_and_tests = str(ROOT / "scripts" / "bench"), str(ROOT / "tests")
     for name, module in list(sys.modules.items()):  # what helps the tests has imported of the package, too
-        if name.split(".")[0] == "minitrans" or (getattr(module, "__file__", None) or "").startswith(tests):
+        if name.split(".")[0] == "minitrans" or (getattr(module, "__file__", None) or "").startswith(bench_and_tests):
             del sys.modules[name]
 
 
