@@ -5,11 +5,14 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import chain
+from multiprocessing import Process
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -36,6 +39,8 @@ _VALIDATION_SPLIT_NAMES = ("valid", "val", "validation", "dev")  # the first of 
 
 _READER_VERSION = 1  # raise it when the same files are read differently: what was kept on disk is then read again
 _TOKENIZER_PAIRS = 100_000  # the tokenizer sees no more: a million take far longer, and spell no text shorter
+_IDS = pa.list_(pa.int32())
+_ID_SCHEMA = pa.schema({"src_ids": _IDS, "tgt_ids": _IDS})
 _PAIRS_PER_PROCESS = 50_000  # with fewer to tokenize, starting another process takes longer than it saves
 
 
@@ -161,30 +166,17 @@ def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | 
     Raises:
         UserError: `cache_dir` cannot be written.
     """
-    ids = datasets.Sequence(datasets.Value("int32"))
     tokenized = DatasetDict()
     for split, pairs in corpus.items():
-        path = _cache_path(cache_dir, ".arrow", pairs._fingerprint, tokenizer.digest, _reader_code())
-        processes = min(_n_cores(), len(pairs) // _PAIRS_PER_PROCESS)
-        try:
-            tokenized[split] = pairs.map(
-                _encode_pairs,
-                batched=True,
-                fn_kwargs={"tokenizer": tokenizer, "parent": os.getpid()},
-                remove_columns=pairs.column_names,
-                features=datasets.Features({"src_ids": ids, "tgt_ids": ids}),
-                cache_file_name=str(path),
-                new_fingerprint=path.stem,
-                num_proc=processes if processes > 1 else None,
-                desc=f"tokenizing {split}",
-            )
-        except Exception as error:
-            if isinstance(error.__context__, KeyboardInterrupt):  # `datasets` hides it behind an error of its own
-                raise KeyboardInterrupt from error
-            raise
-        for part in tokenized[split].cache_files:
-            with open(part["filename"], "rb") as file:
-                os.fsync(file.fileno())  # or a power failure might leave the name and not what it names
+        n = max(1, min(_n_cores(), len(pairs) // _PAIRS_PER_PROCESS))
+        key = pairs._fingerprint, tokenizer.digest, _reader_code(), n
+        parts = [
+            (_cache_path(cache_dir, ".arrow", *key, k), pairs.shard(n, k, contiguous=True), tokenizer, split)
+            for k in range(n)
+        ]
+        if len(missing := [part for part in parts if not part[0].is_file()]) > 1:
+            _run_processes([Process(target=_tokenize_in_worker, args=part) for part in missing])
+        tokenized[split] = datasets.concatenate_datasets([_tokenize_part(*part) for part in parts])
     return tokenized
 
 
@@ -209,12 +201,38 @@ def read_id_rows(pairs: Dataset, purpose: str, max_len: int, limits: DataConfig 
     return (src, tgt) if kept.all() else (src.filter(kept), tgt.filter(kept))
 
 
-def _encode_pairs(pairs: dict[str, list[str]], tokenizer: Tokenizer, parent: int) -> dict[str, list[list[int]]]:
-    if os.getpid() != parent:  # in a worker: the parent hears Ctrl-C too, and ends it with SIGTERM
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    sources, targets = tokenizer.reader.preprocess_pairs(pairs["source"], pairs["target"])
-    return {"src_ids": tokenizer.encode_batch(sources), "tgt_ids": tokenizer.encode_batch(targets)}
+def _tokenize_part(path: Path, pairs: Dataset, tokenizer: Tokenizer, split: str) -> Dataset:
+    def encode() -> Iterator[pa.Table]:
+        for start in datasets.utils.tqdm(range(0, len(pairs), CHUNK), f"tokenizing {split}", leave=False):
+            texts = pairs[start : start + CHUNK]
+            sides = tokenizer.reader.preprocess_pairs(texts["source"], texts["target"])
+            yield pa.table([pa.array(tokenizer.encode_batch(side), _IDS) for side in sides], _ID_SCHEMA)
+
+    return _cache_tables(path, _ID_SCHEMA, encode())
+
+
+def _tokenize_in_worker(*part: Any) -> None:
+    """Tokenize a part, until SIGTERM; if that fails, the main process tries again, and says why it cannot."""
+    with suppress(BaseException):
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        _tokenize_part(*part)
+
+
+def _run_processes(workers: Sequence[Process]) -> None:
+    """Wait until all have ended; if that is interrupted, end them."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])  # theirs from the beginning
+    try:
+        for worker in workers:
+            worker.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for worker in workers:
+            worker.join()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for worker in filter(Process.is_alive, workers):
+            worker.terminate()
+            worker.join()
 
 
 def _n_cores() -> int:
@@ -240,8 +258,13 @@ def _read_split(split: OpenSplit, config: DataConfig) -> Dataset:
         table = pa.concat_tables([PAIR_SCHEMA.empty_table(), *tables])
         return Dataset(datasets.table.InMemoryTable(table))
     path = _cache_path(config.cache_dir, ".arrow", _READER_VERSION, config.columns, *split.content_key)
+    return _cache_tables(path, PAIR_SCHEMA, tables)
+
+
+def _cache_tables(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> Dataset:
+    """Write tables into a file of the cache, unless it is there; the data set that it holds, mapped into memory."""
     if not path.is_file():
-        with atomic_open(path) as file, pa.ipc.new_stream(file, PAIR_SCHEMA) as writer:
+        with atomic_open(path) as file, pa.ipc.new_stream(file, schema) as writer:
             for table in tables:
                 writer.write_table(table)
     return Dataset(datasets.table.MemoryMappedTable.from_file(str(path)), fingerprint=path.stem)

@@ -442,6 +442,14 @@ def test_many_pairs_are_tokenized_by_several_processes(
         for split, pairs in tokenize_corpus(corpus, tokenizer).items():
             assert pairs[:] == expected[split][:]
 
+    def fail_elsewhere(self: Tokenizer, lines: list[str]) -> list[list[int]]:
+        assert os.getpid() == here
+        return encode_batch(self, lines)
+
+    monkeypatch.setattr(Tokenizer, "encode_batch", fail_elsewhere)
+    for split, pairs in tokenize_corpus(corpus, tokenizer, cache_dir=str(tmp_path / "failing")).items():
+        assert pairs[:] == expected[split][:]
+
 
 MEMORY_PROGRAM = """
 import sys

@@ -199,23 +199,38 @@ import sys, time
 from minitrans import cli
 from minitrans.data import corpus
 
-def wait(self, lines):
+def wait(*arguments):
     print(end="x", flush=True)
-    time.sleep(100)
+    time.sleep(seconds)
+    return proceed(*arguments)
 
-corpus.Tokenizer.encode_batch, corpus._PAIRS_PER_PROCESS, corpus._n_cores = wait, 100, lambda: 2
+starting, working = (corpus, "_tokenize_in_worker", 0.5), (corpus.Tokenizer, "encode_batch", 100)
+place, name, seconds = working if sys.argv.pop(1) == "working" else starting
+proceed = getattr(place, name)
+setattr(place, name, wait)
+corpus._PAIRS_PER_PROCESS, corpus._n_cores = 100, lambda: 2
 sys.exit(cli.main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize(("kill", "number"), [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)])
-def test_a_signal_ends_all_processes_that_tokenize(kill: Any, number: int, corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kill", "number", "when"),
+    [
+        (os.kill, signal.SIGTERM, "working"),
+        (os.killpg, signal.SIGTERM, "working"),
+        (os.killpg, signal.SIGINT, "starting"),
+    ],
+)
+def test_a_signal_ends_all_processes_that_tokenize(
+    kill: Any, number: int, when: str, corpus: Path, tmp_path: Path
+) -> None:
     flags = run_flags(corpus, tmp_path / "run", "--data.cache_dir", str(tmp_path))
-    process = spawn("-c", TOKENIZING_PROGRAM, "train", *flags)
+    process = spawn("-c", TOKENIZING_PROGRAM, when, "train", *flags)
     assert process.stdout is not None
-    assert process.stdout.read(2) == "xx"  # both are at work
+    assert process.stdout.read(2) == "xx"  # both have got so far
     kill(process.pid, number)
     assert finish_process(process, 130) == ("", "minitrans: interrupted\n")
+    assert not [*tmp_path.rglob("*.tmp")]
 
 
 @pytest.mark.parametrize("in_thread", [False, True])  # where no signals are heard
