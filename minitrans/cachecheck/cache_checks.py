@@ -294,7 +294,7 @@ def source_padding_deviation(case: ModelAndTokens[Any]) -> Deviation:
 
 
 @claim("source.padding-token", "logits with another token there")
-def source_pad_token_deviation(case: ModelAndTokens[Any]) -> Deviation:
+def source_padding_content_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Nor does it matter what stands in the padding."""
     if not case.model.has_source:
         raise NotOfferedError("there is no encoder")

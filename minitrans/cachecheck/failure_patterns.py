@@ -185,7 +185,7 @@ PATTERNS = [
     Pattern("there is no causal mask: a token sees all that follow", (*CAUSAL_CHECK_IDS, *STEP_CHECK_IDS),
             lambda case: lookahead_distance(case) == case.tokens.size(1) - 1),
     Pattern("padding is attended to", SOURCE_CHECK_IDS,
-            lambda case: not cache_checks.source_pad_token_deviation(case) <= MIN_TOKEN_EFFECT),
+            lambda case: not cache_checks.source_padding_content_deviation(case) <= MIN_TOKEN_EFFECT),
     Pattern("padding is attended to", PADDING_CHECK_IDS, lambda case: bool(_differ_at(*_two_paddings(case)).any())),
     Pattern("padding is not attended to, but counted: positions begin where the padding does", PADDING_CHECK_IDS,
             counts_padding),
@@ -205,5 +205,5 @@ PATTERNS = [
     Pattern("two caches share memory, or the model holds the cache", ("fork", "caches.two", "caches.alternating"),
             one_cache_alone_is_right),
     Pattern("padding of the source is not attended to, but counted", SOURCE_CHECK_IDS,
-            lambda case: cache_checks.source_pad_token_deviation(case) <= dtype_tolerance(case.model.dtype)),
+            lambda case: cache_checks.source_padding_content_deviation(case) <= dtype_tolerance(case.model.dtype)),
 ]  # fmt: skip

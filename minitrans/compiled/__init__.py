@@ -27,7 +27,7 @@ def compiled_batch_loss(model: Transformer, device: torch.device, dtype: torch.d
     mode = model.training
     if len({module.training for module in model.modules()}) > 1:
         raise NotAdmittedError("some parts of the model are in eval mode, and others are not")
-    plans = {mode: _read_cpu_plan(model, device, dtype), not mode: _read_cpu_plan(model.train(not mode), device, dtype)}
+    plans = {mode: _plan_model(model, device, dtype), not mode: _plan_model(model.train(not mode), device, dtype)}
     model.train(mode)
     kind = model.output.weight.dtype, model.output.weight.device
     if kind[0] != (computed := torch.promote_types(dtype, torch.float32)):
@@ -49,12 +49,12 @@ def compiled_stepper(model: Transformer) -> CompiledStepper:
         NotAdmittedError: It may not compute this model's steps.
     """
     dtype = model.output.weight.dtype
-    plan = _read_cpu_plan(model, model.output.weight.device, dtype)
+    plan = _plan_model(model, model.output.weight.device, dtype)
     probe.check_steps(plan, dtype)
     return CompiledStepper(plan)
 
 
-def _read_cpu_plan(model: Transformer, device: torch.device, dtype: torch.dtype) -> Plan:
+def _plan_model(model: Transformer, device: torch.device, dtype: torch.dtype) -> Plan:
     """The model's plan, for products in a dtype."""
     if device.type != "cpu":
         raise NotAdmittedError(f"compiled code is for a CPU, and the model is on {device}", expected=True)

@@ -67,7 +67,7 @@ def open_splits(config: DataConfig) -> dict[str, Callable[[], OpenSplit]]:
     """
     if not is_path(config.path):
         return _open_hub(config)
-    return {split: partial(_open_files, split, parts, config) for split, parts in _find_files(config).items()}
+    return {split: partial(_open_split_files, split, parts, config) for split, parts in _find_files(config).items()}
 
 
 def open_train(config: DataConfig) -> OpenSplit:
@@ -120,7 +120,7 @@ def _open_hub(config: DataConfig) -> dict[str, Callable[[], OpenSplit]]:
     return splits
 
 
-def _open_files(split: str, parts: list[tuple[UPath, ...]], config: DataConfig) -> OpenSplit:
+def _open_split_files(split: str, parts: list[tuple[UPath, ...]], config: DataConfig) -> OpenSplit:
     streamed = config.streaming and split == config.train_split
     content = () if streamed else tuple((_file_format(path), _file_sha256(path)) for part in parts for path in part)
     if _file_format(parts[0][0]) == ".parquet":

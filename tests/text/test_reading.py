@@ -64,7 +64,7 @@ JOIN_CASES = [  # the translations of a line's sentences, and that of the line
     ("Go. Go", ["走…", "OK。"], "走…OK。"), ("Go. Go", ["OK…", "走。"], "OK…走。"),
     *[("Go. Go", [f"走{mark}", "是"], f"走{mark}是") for mark in "。？！…，；：”’」』）"],
 ]  # fmt: skip
-PAIR_CASES = [  # a pair, and what is left of it
+PAIRS_AND_THEIR_READING = [  # a pair, and what is left of it
     ("It costs 1,250.", "它要1250。", "it costs [21],[31].", "它要[21][31]。"), ("5, 6", "5六", "[21], 6", "[21]六"),
     ("It costs 1,250.", "它要1,250。", "it costs [21],[31].", "它要[21],[31]。"), ("tom A", "tom A", "tom a", "tom A"),
     ("Tom saw Maria Garcia.", "Tom看见Maria Garcia，Tom", "[N1] saw [N2].", "[N1]看见[N2]，[N1]"),
@@ -235,7 +235,7 @@ def test_what_was_set_aside_is_put_back(line: str) -> None:
     assert {*kept.placeholder_values} == {*text} & {*PLACEHOLDERS}
 
 
-@pytest.mark.parametrize(("source", "target", "read", "want"), PAIR_CASES)
+@pytest.mark.parametrize(("source", "target", "read", "want"), PAIRS_AND_THEIR_READING)
 def test_what_stands_on_both_sides_is_set_aside(source: str, target: str, read: str, want: str) -> None:
     assert put_labels(*(text for side in COPIER.preprocess_pairs([source], [target]) for text in side)) == [read, want]
     plain = PLAIN_READER.normalize_punctuation(source).lower()

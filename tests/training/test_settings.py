@@ -162,6 +162,7 @@ def test_the_logged_rate_is_that_of_the_step(train: Train) -> None:
     run = train("--training.warmup_steps", "2", "--trainer.log_every_n_steps", "1")
     shares = [0.5, 1, 1, *((1 + math.cos(math.pi * k / 4)) / 2 for k in (1, 2, 3))]
     assert run.metrics_column("lr-AdamW") == pytest.approx([0.01 * factor for factor in shares])
+    assert run.metrics_column("step")[:6] == [0, 1, 2, 3, 4, 5]
     never = train("--trainer.log_every_n_steps", "0", name="never", max_steps=50)
     assert "lr-AdamW" not in (never.folder / "metrics.csv").read_text()
 

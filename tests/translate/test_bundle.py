@@ -111,16 +111,16 @@ def test_a_tied_matrix_is_saved_once_and_stays_tied_and_others_are_saved_each(ru
 
 
 @dataclass(frozen=True)
-class EditedConfig(TransformerConfig):
+class ConfigWithNorm(TransformerConfig):
     """Of an edited model: `norm` is a new setting, one of two words."""
 
     norm: Literal["before", "after"] = "before"
 
 
 def test_a_new_setting_may_be_one_of_several_words(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle_module, "TransformerConfig", EditedConfig)
+    monkeypatch.setattr(bundle_module, "TransformerConfig", ConfigWithNorm)
     bundle = load_bundle(run_dir)
-    assert bundle.model.config == EditedConfig(**asdict(bundle.model.config))  # an old run has the default
+    assert bundle.model.config == ConfigWithNorm(**asdict(bundle.model.config))  # an old run has the default
     for norm in ("after", "between"):
         sizes = json.loads((run_dir / METADATA).read_text())
         sizes["model"]["norm"] = norm

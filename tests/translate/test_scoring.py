@@ -18,8 +18,8 @@ from minitrans.translate.scoring import (
 from minitrans.translate.translator import Translation
 
 REFERENCES = [f"the {i} cats sat on the mat by the door" for i in range(40)]
-GOOD_LINES = [line.replace("mat", "rug") if i % 5 == 0 else line for i, line in enumerate(REFERENCES)]
-BAD_LINES = [line.replace("sat on", "lay under") if i % 5 else line for i, line in enumerate(REFERENCES)]
+GOOD_OUTPUT = [line.replace("mat", "rug") if i % 5 == 0 else line for i, line in enumerate(REFERENCES)]
+BAD_OUTPUT = [line.replace("sat on", "lay under") if i % 5 else line for i, line in enumerate(REFERENCES)]
 
 
 def test_chinese_and_japanese_are_split_into_characters_and_german_into_words() -> None:
@@ -52,11 +52,11 @@ def test_any_of_several_references_is_right_and_a_blank_further_one_is_none() ->
 
 def test_several_references_serve_the_bootstrap_too() -> None:
     others = [[line if i % 2 else "" for i, line in enumerate(REFERENCES)]]
-    first, second = score_systems([REFERENCES, GOOD_LINES], BAD_LINES, "en", others=others)
-    plain = score(REFERENCES, BAD_LINES, "en", others=others)
+    first, second = score_systems([REFERENCES, GOOD_OUTPUT], BAD_OUTPUT, "en", others=others)
+    plain = score(REFERENCES, BAD_OUTPUT, "en", others=others)
     assert (first.bleu, first.chrf, first.exact_match) == (plain.bleu, plain.chrf, plain.exact_match)
     assert first.bleu_interval is not None
-    assert first.bleu_interval[0] > score(REFERENCES, BAD_LINES, "en").bleu
+    assert first.bleu_interval[0] > score(REFERENCES, BAD_OUTPUT, "en").bleu
     assert second.bleu_p is not None
     assert second.bleu_p < 0.05
     low, _ = score_systems([[*REFERENCES[:1], *["x"] * 39], REFERENCES], REFERENCES, "en")
@@ -74,7 +74,7 @@ def test_counts_have_to_agree(translations: list[str], references: list[str]) ->
 
 
 def test_intervals_are_those_of_sacrebleu() -> None:
-    systems = [GOOD_LINES, BAD_LINES, ["the 0 dogs sat on the mat by the door", *REFERENCES[1:]]]
+    systems = [GOOD_OUTPUT, BAD_OUTPUT, ["the 0 dogs sat on the mat by the door", *REFERENCES[1:]]]
     compared = score_systems(systems, REFERENCES, "en")
     for translations, scores in zip(systems, compared, strict=True):
         for metric, interval in ((BLEU(), scores.bleu_interval), (CHRF(), scores.chrf_interval)):
@@ -89,8 +89,8 @@ def test_intervals_are_those_of_sacrebleu() -> None:
 
 
 def test_only_a_system_that_differs_from_the_first_differs_significantly() -> None:
-    almost = [*GOOD_LINES[:-1], REFERENCES[0]]
-    first, worse, close, same = score_systems([GOOD_LINES, BAD_LINES, almost, GOOD_LINES], REFERENCES, "en")
+    almost = [*GOOD_OUTPUT[:-1], REFERENCES[0]]
+    first, worse, close, same = score_systems([GOOD_OUTPUT, BAD_OUTPUT, almost, GOOD_OUTPUT], REFERENCES, "en")
     assert (first.bleu_p, first.chrf_p) == (None, None)
     assert (same.bleu_p, same.chrf_p) == (1.0, 1.0)
     for p in (worse.bleu_p, worse.chrf_p):
@@ -113,7 +113,7 @@ def test_tokenized_text_is_split_at_spaces_alone(caplog: pytest.LogCaptureFixtur
 
 
 def test_spread_over_systems() -> None:
-    plain = score(GOOD_LINES, REFERENCES, "en")
+    plain = score(GOOD_OUTPUT, REFERENCES, "en")
     systems = [replace(plain, bleu=bleu, chrf=2 * bleu, exact_match=7.0) for bleu in (30.0, 32.0, 37.0)]
     summary = mean_and_std(systems)
     assert summary["mean"] == pytest.approx({"bleu": 33, "chrf": 66, "exact_match": 7})

@@ -31,7 +31,7 @@ AVAILABLE_CHECKS = [check for check in CHECKS if not check.id.startswith(MISSING
 AVAILABLE_SABOTAGES = [sabotage for sabotage in SABOTAGES if not sabotage.id.startswith(MISSING_PREFIXES)]
 
 
-def required_check_ids(sabotage: Sabotage) -> set[str]:
+def noticing_check_ids(sabotage: Sabotage) -> set[str]:
     """The ids of the checks that must notice it, without those that are not there."""
     return {id_ for id_ in sabotage.noticed_by if not id_.startswith(MISSING_PREFIXES)}
 
@@ -53,7 +53,7 @@ def code_by_function() -> dict[FunctionType, CodeType]:
 
 @pytest.mark.parametrize("sabotage", AVAILABLE_SABOTAGES, ids=lambda sabotage: sabotage.id)
 def test_the_checks_that_must_notice_do_so_by_what_they_measure(sabotage: Sabotage) -> None:
-    must = required_check_ids(sabotage)
+    must = noticing_check_ids(sabotage)
     with patch.object(LOGGER, "info") as info, sabotage.apply_fault():
         subjects = run_checks.fresh_float64_subjects()
         noticed = {check.id for check in CHECKS if check.id in must and not check.run(subjects).passed}
@@ -118,7 +118,7 @@ def test_checks_that_have_nothing_to_do_with_a_fault_do_not_fail() -> None:
     noticed = {caught.id: set(caught.caught_by) for caught in verify.self_test()}
     assert code_by_function() == before
     assert [*noticed] == [sabotage.id for sabotage in AVAILABLE_SABOTAGES]
-    only = {sabotage.id: required_check_ids(sabotage) for sabotage in AVAILABLE_SABOTAGES if sabotage.no_other}
+    only = {sabotage.id: noticing_check_ids(sabotage) for sabotage in AVAILABLE_SABOTAGES if sabotage.no_other}
     assert {id_: noticed[id_] for id_ in only} == only
 
 
