@@ -93,7 +93,7 @@ def error_message(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EMFILE):
         discard_stdout()
         return f"cannot write {error.filename or 'the output'}: {error.strerror}; make room, or write elsewhere"
-    if isinstance(error, PermissionError):
+    if isinstance(error, PermissionError) and error.filename:
         return f"cannot use {error.filename}: {error.strerror}; ask its owner for access, or name another place"
     return None
 

@@ -5,12 +5,14 @@ import logging
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import chain
-from multiprocessing import Process
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from datasets import Dataset, DatasetDict
 from jsonargparse import ArgumentParser
 
 from minitrans.data import filters
-from minitrans.data.batching import ID_ROWS, IdRows, row_lengths
+from minitrans.data.batching import ID_ROWS, IdRows, id_rows, row_lengths
 from minitrans.data.readers import CHUNK, PAIR_SCHEMA, OpenSplit, is_path, open_splits, open_train, read_tables
 from minitrans.data.setting_types import read_settings
 from minitrans.data.settings import DataConfig
@@ -39,8 +41,9 @@ _VALIDATION_SPLIT_NAMES = ("valid", "val", "validation", "dev")  # the first of 
 
 _READER_VERSION = 1  # raise it when the same files are read differently: what was kept on disk is then read again
 _TOKENIZER_PAIRS = 100_000  # the tokenizer sees no more: a million take far longer, and spell no text shorter
-_IDS = pa.list_(pa.int32())
-_ID_SCHEMA = pa.schema({"src_ids": _IDS, "tgt_ids": _IDS})
+_ID_SCHEMA = pa.schema({"src_ids": ID_ROWS, "tgt_ids": ID_ROWS})
+# Of Python's ways to start a process, the one in which it begins with the signals blocked that are blocked here.
+_START_METHOD = get_context("fork") if sys.platform == "linux" else get_context("spawn")
 _PAIRS_PER_PROCESS = 50_000  # with fewer to tokenize, starting another process takes longer than it saves
 
 
@@ -170,12 +173,12 @@ def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | 
     for split, pairs in corpus.items():
         n = max(1, min(_n_cores(), len(pairs) // _PAIRS_PER_PROCESS))
         key = pairs._fingerprint, tokenizer.digest, _reader_code(), n
+        paths = [_cache_path(cache_dir, ".arrow", *key, k) for k in range(n)]
         parts = [
-            (_cache_path(cache_dir, ".arrow", *key, k), pairs.shard(n, k, contiguous=True), tokenizer, split)
-            for k in range(n)
+            (path, pairs.shard(n, k, contiguous=True), tokenizer, "" if k else split) for k, path in enumerate(paths)
         ]
         if len(missing := [part for part in parts if not part[0].is_file()]) > 1:
-            _run_processes([Process(target=_tokenize_in_worker, args=part) for part in missing])
+            _run_processes([_START_METHOD.Process(target=_tokenize_in_worker, args=part) for part in missing])
         tokenized[split] = datasets.concatenate_datasets([_tokenize_part(*part) for part in parts])
     return tokenized
 
@@ -193,7 +196,7 @@ def read_id_rows(pairs: Dataset, purpose: str, max_len: int, limits: DataConfig 
         UserError: No pair is left.
     """
     table = pairs.with_format("arrow")[:]
-    src, tgt = (table[side].cast(ID_ROWS).combine_chunks() for side in ("src_ids", "tgt_ids"))
+    src, tgt = (table[side].combine_chunks() for side in ("src_ids", "tgt_ids"))
     faults = filters.length_faults(row_lengths(src) + 1, row_lengths(tgt) + 1, max_len, limits)
     kept = filters.mark_kept(faults, purpose)
     if not kept.any():
@@ -202,11 +205,14 @@ def read_id_rows(pairs: Dataset, purpose: str, max_len: int, limits: DataConfig 
 
 
 def _tokenize_part(path: Path, pairs: Dataset, tokenizer: Tokenizer, split: str) -> Dataset:
+    """The ids of pairs, kept in a file; the part that is given the split's name shows a progress bar."""
+
     def encode() -> Iterator[pa.Table]:
-        for start in datasets.utils.tqdm(range(0, len(pairs), CHUNK), f"tokenizing {split}", leave=False):
+        starts = range(0, len(pairs), CHUNK)
+        for start in datasets.utils.tqdm(starts, f"tokenizing {split}", leave=False, disable=not split or None):
             texts = pairs[start : start + CHUNK]
             sides = tokenizer.reader.preprocess_pairs(texts["source"], texts["target"])
-            yield pa.table([pa.array(tokenizer.encode_batch(side), _IDS) for side in sides], _ID_SCHEMA)
+            yield pa.table([id_rows(tokenizer.encode_batch(side)) for side in sides], _ID_SCHEMA)
 
     return _cache_tables(path, _ID_SCHEMA, encode())
 
@@ -219,7 +225,7 @@ def _tokenize_in_worker(*part: Any) -> None:
         _tokenize_part(*part)
 
 
-def _run_processes(workers: Sequence[Process]) -> None:
+def _run_processes(workers: Sequence[BaseProcess]) -> None:
     """Wait until all have ended; if that is interrupted, end them."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])  # theirs from the beginning
     try:
@@ -230,7 +236,7 @@ def _run_processes(workers: Sequence[Process]) -> None:
             worker.join()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for worker in filter(Process.is_alive, workers):
+        for worker in filter(BaseProcess.is_alive, workers):
             worker.terminate()
             worker.join()
 

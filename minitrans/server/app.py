@@ -177,7 +177,7 @@ class Api:
         params = await self._params_within_limits(request)
         text = _required_text(params, "q")
         translator = self._find_translator(_required_text(params, "source"), _required_text(params, "target"))
-        lines = [line for line in text.split("\n") if line.strip()] or [text]
+        lines = [line for line in text.split("\n") if line.strip()][:MAX_EXPLAINED_SENTENCES] or [text]
 
         def draw_pages(lines: Sequence[str]) -> list[str]:  # equal to no other, so that pages are drawn one by one
             return [explain(translator, lines, MAX_EXPLAINED_SENTENCES).html] * len(lines)

@@ -67,7 +67,7 @@ _EMOJI = (  # without mathematical operators
     "\U0001f000-\U0001fbff\U000e0020-\U000e007f]"
 )
 _KEY = "[0-9#*©®™ℹ㊗㊙]"  # keys and signs: emoji if U+20E3 or U+FE0F follows
-_LEADING_BULLET_OR_EMOJI = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•∙*·>]+)( +|$)|(?:{_KEY}[\u20e3\ufe0f]|{_EMOJI})+ *)?")
+_LEADING_BULLET_OR_EMOJI = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•∙*·>]+) +|(?:{_KEY}[\u20e3\ufe0f]|{_EMOJI})+ *)?")
 _TRAILING_EMOJI_OR_DOTS = re.compile(  # of a line read backwards
     rf"(?:(?:[\u20e3\ufe0f]{_KEY}|{_EMOJI})+ *|[()]-?[:;] +|(?:\.{{2,}}|…)+ *)?"
 )
@@ -317,8 +317,8 @@ class Reader:
         text = self._with_ascii_digits(text)
         if not self.plain:
             return text
-        text = with_keyboard_marks(text).replace("。", "." if self._english else "。")
-        text = re.sub(r"(?<=[^\W\d])`(?=[^\W\d])", "'", text)
+        text = with_keyboard_marks(text.replace("。", ". ") if self._english else text)
+        text = re.sub(r"`(?<=[^\W\d]`)(?=[^\W\d])", "'", text)
         return _MISSING_SPACE.sub(lambda found: found[1] or " ", _SURPLUS_MARKS.sub("", text))
 
     def _with_ascii_digits(self, text: str) -> str:
@@ -429,11 +429,12 @@ def _replace_names(run: str, set_aside: Callable[[str, list[tuple[str, int]]], s
 def _split_surroundings(line: str) -> tuple[str, str, str]:
     """A clean line in three parts: what comes before the sentence, the sentence, and what comes after it."""
     before = after = ""
+    if not line.isascii() and any(map(str.isalnum, line)):
+        line = line.translate(dict.fromkeys(map(ord, _UNSEEN))).strip()
+        line = _EMOJI_BEFORE_MARK.sub(r"\2\1", line[::-1])[::-1]
     while any(map(str.isalnum, line)):
         if line[:2].isalpha() and (line[-1].isalnum() or (line[-1] in ".?!" and line[-2].isalnum())):
             return before, line, after  # as most lines
-        line = line.translate(str.maketrans("", "", _UNSEEN)).strip()
-        line = _EMOJI_BEFORE_MARK.sub(r"\2\1", line[::-1])[::-1]
         lead = _LEADING_BULLET_OR_EMOJI.match(line)[0]  # type: ignore[index]  # it may be empty, and always matches
         tail = _TRAILING_EMOJI_OR_DOTS.match(line[len(lead) :][::-1])[0][::-1]  # type: ignore[index]
         if not (lead or tail) and _QUOTED.fullmatch(line):

@@ -350,7 +350,7 @@ def test_tokenized_columns(corpus: DatasetDict, tokenizer: Tokenizer, capfd: pyt
     tokenized = tokenize_corpus(corpus, tokenizer)
     assert list(tokenized) == list(corpus)
     for split, pairs in tokenized.items():
-        assert pairs.features["src_ids"] == pairs.features["tgt_ids"] == datasets.Sequence(datasets.Value("int32"))
+        assert pairs.features["src_ids"] == pairs.features["tgt_ids"] == datasets.LargeList(datasets.Value("int32"))
         assert pairs.column_names == ["src_ids", "tgt_ids"]
         assert pairs["src_ids"][:] == tokenizer.encode_batch(corpus[split]["source"][:])
         assert pairs["tgt_ids"][:] == tokenizer.encode_batch(corpus[split]["target"][:])
