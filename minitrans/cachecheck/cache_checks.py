@@ -386,13 +386,14 @@ def row_selection_deviation(case: ModelAndTokens[Any]) -> Deviation:
     size, others = length // len(selections), len(selections) - 1
     chunks = case.tokens.split([length - others * size, *[size] * others], 1)
     cache, deviations = case.new_cache(), []
+    refusal = NotOfferedError if takes_chunks(case, [chunk.size(1) for chunk in chunks]) else Exception
     kept = case.with_tokens(case.tokens[:, :0])
     for piece, selected in zip(chunks, selections, strict=True):  # a row that stands twice is fed two rows' tokens
         if start := kept.tokens.size(1):  # in an empty cache there is nothing to select
             cache, kept = case.select_rows(cache, torch.tensor(selected)), kept.with_rows(torch.tensor(selected))
         new = piece[torch.arange(len(kept.tokens)) % len(piece)]
         kept = kept.with_tokens(torch.cat([kept.tokens, new], 1))
-        got = case.feed(new, cache, refusal=NotOfferedError if start else Exception)
+        got = case.feed(new, cache, refusal=refusal)
         want = [x.narrow(-2, start, new.size(1)) for x in kept.full_pass()]
         deviations.append(compare(got, want).named(f"after selections of rows up to {selected}" * bool(start), start))
     return worst(deviations)

@@ -442,6 +442,13 @@ def test_a_right_model_that_takes_single_tokens_alone_passes() -> None:
     for fault, id_ in (("own padding seen", "padding.left"), ("drops nothing", "rollback")):
         assert id_ in failed_results(SingleAfterThePrompt(fault))
 
+    class NoSteps(Toy):
+        def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
+            assert not cache.chunks
+            return super().feed(tokens, cache, mask)
+
+    assert failed_results(NoSteps()).keys() == set()  # none is offered that needs steps
+
     class ShortPrompts(Toy):
         def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
             assert tokens.size(1) < MAX_LEN - 3
