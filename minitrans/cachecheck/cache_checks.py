@@ -405,12 +405,13 @@ def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
     if "rollback" in case.model.variants:
         case = case.with_variant("rollback")
     longest, deviations = min(case.model.max_len or MAX_LENGTH, MAX_LENGTH), []
+    ways = ["in one chunk", "one by one"] if takes_chunks(case, [1, 2]) else ["one by one"]
     for span in [span for span in case.model.window_sizes if 0 < span <= longest - 2] or [MAX_DRAFT]:
         most = span if span <= LONG_LENGTH else ALL_SPLITS_LENGTH
         prompt, length = max(1, span - most), min(span + 2 * most, longest)
         right = extended_case(case, length)
         drafts, want = case.other_tokens(right.tokens), right.full_pass()
-        for way in ("in one chunk", "one by one")[not takes_chunks(case, [1, 2]) :]:
+        for way in ways:
             cache, refusal = right.new_cache(), Exception
             right.feed(right.tokens[:, :prompt], cache)
             for t in range(prompt, length - 1):

@@ -90,12 +90,15 @@ class TracedTranslation:
 def trace_translations(
     translator: Translator, texts: Sequence[str], limit: int | None = None
 ) -> list[TracedTranslation]:
-    """Translate each sentence of the texts greedily, up to `limit`, and look at how; one without words is left out."""
+    """Translate each sentence of the texts greedily, and look at how, for `limit` at most.
+
+    One without words is left out, with a warning.
+    """
     traced: list[TracedTranslation] = []
     for number, text in enumerate(texts, 1):
         for sentence in translator.to_sentences(text):
             if len(traced) == limit:
-                break
+                return traced
             (translation,) = translator.translations([sentence], attention=True, first_line=number, split=False)
             if translation.attention is None:
                 logger.warning("text %d: what has no words is left out", number)

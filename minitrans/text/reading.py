@@ -49,6 +49,7 @@ KEYBOARD_ROWS = "qwertyuiop", "asdfghjkl", "zxcvbnm"  # the rows of a keyboard
 READER_SETTINGS_FILE = "reading.json"  # the settings of an exported folder's reader
 
 _UNSEEN = "\u00ad\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
+_WITHOUT_UNSEEN = str.maketrans("", "", _UNSEEN)
 # Typographic marks, and what a keyboard has for them.
 PLAIN_MARKS_TABLE = str.maketrans(
     {
@@ -430,7 +431,7 @@ def _split_surroundings(line: str) -> tuple[str, str, str]:
     """A clean line in three parts: what comes before the sentence, the sentence, and what comes after it."""
     before = after = ""
     if not line.isascii() and any(map(str.isalnum, line)):
-        line = line.translate(dict.fromkeys(map(ord, _UNSEEN))).strip()
+        line = line.translate(_WITHOUT_UNSEEN).strip()
         line = _EMOJI_BEFORE_MARK.sub(r"\2\1", line[::-1])[::-1]
     while any(map(str.isalnum, line)):
         if line[:2].isalpha() and (line[-1].isalnum() or (line[-1] in ".?!" and line[-2].isalnum())):
