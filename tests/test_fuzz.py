@@ -236,7 +236,7 @@ def test_a_damaged_config_finds_its_corpus_or_is_refused(
 
 
 @cache
-def tokenizer_file(model_type: ModelType) -> bytes:
+def tokenizer_bytes(model_type: ModelType) -> bytes:
     return Tokenizer.train([side for pair in PAIRS for side in pair], TokenizerConfig(300, model_type)).proto
 
 
@@ -244,7 +244,7 @@ def tokenizer_file(model_type: ModelType) -> bytes:
 @given(data=st.data())
 def test_a_damaged_tokenizer_works_or_is_refused(model_type: ModelType, data: st.DataObject) -> None:
     try:
-        tokenizer = Tokenizer(data.draw(damaged_files(tokenizer_file(model_type))))
+        tokenizer = Tokenizer(data.draw(damaged_files(tokenizer_bytes(model_type))))
     except UserError:
         return
     for line in ("I love you. 我爱你。", "\U0010ffff"):

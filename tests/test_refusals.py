@@ -20,7 +20,7 @@ from minitrans.cli.arguments import N_CORES
 from minitrans.translate.bundle import METADATA, TOKENIZER, WEIGHTS, WORDS
 
 # What is given: files by their names, or what is done to the folder `run`.
-Setup = Mapping[str, str | bytes] | Callable[[Path], object]
+FilesOrRunEdit = Mapping[str, str | bytes] | Callable[[Path], object]
 
 # -- Commands; RUN is a run, which `run` is a copy of -----------------------------------------------------------------
 
@@ -316,7 +316,7 @@ BAD_RUN_CONFIGS = [
 # -- The folder of a training -----------------------------------------------------------------------------------------
 
 
-def make_link(name: str) -> Setup:
+def make_link(name: str) -> FilesOrRunEdit:
     """Have what a run holds by this name be a link to it."""
 
     def given(run: Path) -> None:
@@ -333,7 +333,7 @@ TRAIN_FROM = f"{RETRAIN} new --training.init_from"
 SETTINGS_DIFFER_MESSAGE = "run/config.yaml and the settings given differ in "
 NOT_MARKED_MESSAGE = "is not marked as a run folder by a file .minitrans, so it is not overwritten"
 PROJECT_FILES = {f"project/{name}": "years: of work" for name in ("config.yaml", "README.md", "main.c")}
-RUN_DIR_REFUSALS: list[tuple[Setup, str, str]] = [
+RUN_DIR_REFUSALS: list[tuple[FilesOrRunEdit, str, str]] = [
     ({}, f"{RETRAIN} run", "run is not empty; give --resume, --overwrite or another --run-dir"),
     ({}, f"{RETRAIN} run --resume", "run/checkpoints holds no checkpoint to resume from; train again with --overwrite"),
     ({}, f"{RETRAIN} run --resume --model.d_ff 64", f"{SETTINGS_DIFFER_MESSAGE}model"),
@@ -383,7 +383,7 @@ RUN_DIR_REFUSALS: list[tuple[Setup, str, str]] = [
 # -- Damaged runs -----------------------------------------------------------------------------------------------------
 
 
-def edit_metadata(**changes: object) -> Setup:
+def edit_metadata(**changes: object) -> FilesOrRunEdit:
     """Change what `model.json` tells; of a dictionary in it, the entries that are given."""
 
     def given(run: Path) -> None:
@@ -395,11 +395,11 @@ def edit_metadata(**changes: object) -> Setup:
     return given
 
 
-def edit_config(**changes: object) -> Setup:
+def edit_config(**changes: object) -> FilesOrRunEdit:
     return edit_metadata(model=changes)
 
 
-def edit_weights(change: Callable[[dict[str, Tensor]], object]) -> Setup:
+def edit_weights(change: Callable[[dict[str, Tensor]], object]) -> FilesOrRunEdit:
     def given(run: Path) -> None:
         tensors = load_file(run / WEIGHTS)
         change(tensors)
@@ -408,12 +408,12 @@ def edit_weights(change: Callable[[dict[str, Tensor]], object]) -> Setup:
     return given
 
 
-def resize_file(name: str, n: int) -> Setup:
+def resize_file(name: str, n: int) -> FilesOrRunEdit:
     """Cut a file, or make it longer by zeros, which take no room on the disk."""
     return lambda run: os.truncate(run / name, n)
 
 
-def remove_file(name: str) -> Setup:
+def remove_file(name: str) -> FilesOrRunEdit:
     return lambda run: (run / name).unlink()
 
 
@@ -426,10 +426,10 @@ def claim_billion_layers(run: Path) -> None:
 
 BIAS = "encoder.norm.bias"
 DAMAGED, NO_FIT = "model.json is damaged (", "does not fit model.json"
-BAD_HASH = "does not have the sha256 that model.json gives"
+HASH_MESSAGE = "does not have the sha256 that model.json gives"
 BAD_WORDS_FILE_MESSAGE = "words.txt is missing or damaged"
 BAD_THRESHOLDS = [1, {"score": "low", "chrf": None}, {"score": -1, "chrf": []}, {"score": None, "chrf": None}, {"x": 1}]
-RUN_DAMAGES: list[tuple[Setup, str]] = [
+RUN_DAMAGES: list[tuple[FilesOrRunEdit, str]] = [
     # Files
     *((remove_file(name), f"holds no finished run: {name} is missing") for name in (METADATA, WEIGHTS, TOKENIZER)),
     *((resize_file(name, 50), name) for name in (METADATA, WEIGHTS, TOKENIZER, WORDS)),
@@ -446,7 +446,7 @@ RUN_DAMAGES: list[tuple[Setup, str]] = [
     ),
     *((edit_metadata(threshold=threshold), DAMAGED) for threshold in BAD_THRESHOLDS),
     (edit_metadata(target="zh\x1b[2J"), f"{DAMAGED} ... \\x1b"),
-    (edit_metadata(sha256={TOKENIZER: "0" * 64}), f"{TOKENIZER} {BAD_HASH}"),
+    (edit_metadata(sha256={TOKENIZER: "0" * 64}), f"{TOKENIZER} {HASH_MESSAGE}"),
     (edit_config(d_modl=3), f"{DAMAGED} ... d_modl"),
     (edit_config(n_layers=1.0), f"{DAMAGED}n_layers is 1.0"),
     (edit_config(d_head="16"), f"{DAMAGED} ... '<'"),
@@ -473,13 +473,13 @@ RUN_DAMAGES: list[tuple[Setup, str]] = [
     (edit_weights(lambda tensors: tensors.pop(BIAS)), f"{BIAS} differs"),
     (edit_weights(lambda tensors: tensors[BIAS][3].fill_(torch.nan)), f"damaged ({BIAS} is not finite)"),
     (edit_weights(lambda tensors: tensors[BIAS][3].fill_(torch.inf)), f"damaged ({BIAS} is not finite)"),
-    (edit_weights(lambda tensors: tensors[BIAS].mul_(1.01)), f"{WEIGHTS} {BAD_HASH}"),  # finite, and of the right shape
+    (edit_weights(lambda tensors: tensors[BIAS].mul_(1.01)), f"{WEIGHTS} {HASH_MESSAGE}"),  # finite, of the right shape
 ]
 
 # -- All of them ------------------------------------------------------------------------------------------------------
 
 TRAIN_ON_CORPUS = TRAIN.replace("gone", "corpus")
-REFUSAL_CASES: list[tuple[Setup, str, str]] = [
+REFUSAL_CASES: list[tuple[FilesOrRunEdit, str, str]] = [
     *(({}, words, said) for words, said in BAD_COMMANDS + INCOMPLETE_COMMANDS),
     *(({"c.yaml": text}, f"{TRAIN} --config c.yaml", f"c.yaml ... {said}") for text, said in BAD_SETTINGS),
     *(({}, f"{TRAIN} {flags}", said) for flags, said in BAD_FLAGS),
@@ -521,7 +521,7 @@ REFUSAL_CASES: list[tuple[Setup, str, str]] = [
     ("given", "words", "said"), REFUSAL_CASES, ids=[f"{words[-40:]}-{said[:40]}" for _, words, said in REFUSAL_CASES]
 )
 def test_what_is_wrong_is_said_in_one_line_and_nothing_else_is_done(
-    given: Setup, words: str, said: str, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: FilesOrRunEdit, words: str, said: str, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is said must be in the line; ` ... ` stands for anything."""
     monkeypatch.chdir(tmp_path)

@@ -502,7 +502,7 @@ def generate_tokens(case: ModelAndTokens[Any], prompts: Tensor, way: str, mask: 
     return outputs
 
 
-def logit_gap(case: ModelAndTokens[Any], n_given: int) -> Deviation:
+def argmax_gap(case: ModelAndTokens[Any], n_given: int) -> Deviation:
     """How far the logit of each token after the first few lies below that of the likeliest, 0 if it is that one."""
     logits = case.with_tokens(case.tokens[:, :-1]).full_pass()[0][:, n_given - 1 :]
     chosen = logits.gather(-1, case.tokens[:, n_given:, None])
@@ -518,27 +518,27 @@ def repeating_prompt_case(case: ModelAndTokens[Any], b: int) -> ModelAndTokens[A
 
 
 @claim("generate.greedy", LOGIT_GAP_TEXT, tolerance=TIE_GAP, lower=())
-def generated_logit_gap(case: ModelAndTokens[Any], ways: Sequence[str] = ("cached", "uncached")) -> Deviation:
+def generated_argmax_gap(case: ModelAndTokens[Any], ways: Sequence[str] = ("cached", "uncached")) -> Deviation:
     """What is generated greedily, with a cache and without one, is what is likeliest by the full pass."""
     deviations = []
     for way in ways:
         for b in range(len(case.tokens)):
             row = repeating_prompt_case(case, b)
             output = row.with_tokens(generate_tokens(row, row.tokens, way))
-            deviations.append(logit_gap(output, row.tokens.size(1)).named(f"prompt {b} alone, {way}"))
+            deviations.append(argmax_gap(output, row.tokens.size(1)).named(f"prompt {b} alone, {way}"))
     return worst(deviations)
 
 
 @claim("generate.lookup", LOGIT_GAP_TEXT, tolerance=TIE_GAP, lower=())
 def lookup_logit_gap(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated with drafts that are looked up in the prompt."""
-    return generated_logit_gap(case, ("lookup",))
+    return generated_argmax_gap(case, ("lookup",))
 
 
 @claim("generate.assisted", LOGIT_GAP_TEXT, tolerance=TIE_GAP, lower=())
 def assisted_logit_gap(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated with drafts by another model, and with the model's own."""
-    return generated_logit_gap(case, ("draft", "own draft"))
+    return generated_argmax_gap(case, ("draft", "own draft"))
 
 
 @claim("generate.ragged", LOGIT_GAP_TEXT, tolerance=TIE_GAP, lower=())
@@ -549,7 +549,7 @@ def ragged_logit_gap(case: ModelAndTokens[Any]) -> Deviation:
     for b in range(len(prompts)):
         n_padding = 0 if mask is None else int((~mask[b]).sum())
         row = case.unpadded_row(b).with_tokens(outputs[b : b + 1, n_padding:])
-        deviations.append(logit_gap(row, prompts.size(1) - n_padding).named(f"prompt {b} in a batch"))
+        deviations.append(argmax_gap(row, prompts.size(1) - n_padding).named(f"prompt {b} in a batch"))
     return worst(deviations)
 
 

@@ -141,9 +141,7 @@ class Noise:
             first = rng.random()
         reader = self._tokenizer.reader
         source = reader.normalize_punctuation(source)
-        return (
-            (reader.lower_if_plain(source), target) if target in before else reader.insert_placeholders(source, target)
-        )
+        return (reader.lower_if_plain(source), target) if target in before else reader.replace_copies(source, target)
 
 
 def draw_bits(seed: int, epoch: int, numbers: IntArray) -> npt.NDArray[np.uint64]:

@@ -274,12 +274,12 @@ class Reader:
     def preprocess_pairs(self, sources: Iterable[str], targets: Iterable[str]) -> tuple[list[str], list[str]]:
         """Pairs to train on: sources as a translation reads them; what stands on both sides is set aside in both."""
         read = [
-            self.insert_placeholders(self.normalize_punctuation(clean(s)), self._with_ascii_digits(clean(t)))
+            self.replace_copies(self.normalize_punctuation(clean(s)), self._with_ascii_digits(clean(t)))
             for s, t in zip(sources, targets, strict=True)
         ]
         return [source for source, _ in read], [target for _, target in read]
 
-    def insert_placeholders(self, source: str, target: str) -> tuple[str, str]:
+    def replace_copies(self, source: str, target: str) -> tuple[str, str]:
         """What `preprocess_pairs` does with a tidy pair; placeholders that are in it already stay."""
         places = _PlaceholderMap(source + target, first=zlib.crc32(source.encode()) % N_KIND_SLOTS)
 
@@ -341,7 +341,7 @@ class Reader:
             capital = bool(mixed) and word[0].isupper() and not (begins and i == 0)
             capital &= f"{word[0]}'{word[1:]}".lower() not in self._ranks  # Im is no name
             forms = (split_lowercase_words(form) for form in (word, word.removesuffix("'s")))
-            lone_letter = len(word) < 2 and (capital or not self.full_spellings(lower(word)))  # and not u or r
+            lone_letter = len(word) < 2 and (capital or not self.expansions(lower(word)))  # and not u or r
             if lone_letter or any(all(each in self._ranks for each in form) for form in forms):
                 read.append((word, None if capital and len(word) > 1 and "'" not in word else False))
             elif (not capital or len(word) > 5) and (meant := self._correct_typo(lower(word))):
@@ -366,10 +366,10 @@ class Reader:
         if len(word) > 2:
             edits += [a + letter + b for a, b in cuts for letter in "abcdefghijklmnopqrstuvwxyz"]  # left out
             edits += [a + letter + b[1:] for a, b in cuts if b for letter in neighbouring_keys(b[0])]
-        meant = self.full_spellings(word) or (each for each in edits if each in self._ranks)
+        meant = self.expansions(word) or (each for each in edits if each in self._ranks)
         return min(meant, key=lambda each: self._ranks.get(each, 0), default=None)
 
-    def full_spellings(self, word: str) -> list[str]:
+    def expansions(self, word: str) -> list[str]:
         """The known words that a word in lower case is read as: of `dont`, without its ', `don't`; of `u`, `you`."""
         if not self.uses_placeholders or len(word) > _MAX_TYPO_LENGTH:
             return []

@@ -113,8 +113,8 @@ def score_systems(
             plain,
             bleu_signature=str(signatures["BLEU"]),
             chrf_signature=str(signatures["chrF2"]),
-            bleu_interval=_confidence_interval(bleu_result),
-            chrf_interval=_confidence_interval(chrf_result),
+            bleu_interval=_interval_bounds(bleu_result),
+            chrf_interval=_interval_bounds(chrf_result),
             bleu_p=_p_value(bleu_result, bleus[0]),
             chrf_p=_p_value(chrf_result, chrfs[0]),
         )
@@ -141,7 +141,7 @@ def _metrics(target: str, tokenize: str | None) -> tuple[BLEU, CHRF]:
     return BLEU(tokenize=tokenize, force=tokenize == "none"), CHRF()  # of `none`, no warning that it looks tokenized
 
 
-def _confidence_interval(result: Result) -> tuple[float, float]:
+def _interval_bounds(result: Result) -> tuple[float, float]:
     # sacreBLEU gives the resamples' mean and half the interval's width; their sum may pass the end of the scale.
     assert result.mean is not None
     assert result.ci is not None

@@ -237,7 +237,7 @@ class Translator:
         names = [] if line.isupper() else [w for w in line.split() if w != w.lower() or re.search(r"@|\w\.\w", w)]
         named = {word for name in names if self._reader.uses_placeholders for word in split_lowercase_words(name)}
         words = (word for word in split_lowercase_words(line) if word not in known)
-        unknown = dict.fromkeys(w for w in words if all(map(_AMBIGUOUS.fullmatch, self._reader.full_spellings(w))))
+        unknown = dict.fromkeys(w for w in words if all(map(_AMBIGUOUS.fullmatch, self._reader.expansions(w))))
         copied = lower(translation)
         stems = (re.sub(r"(?<=\d)\D\D+$", lambda unit: unit[0] * (unit[0] not in known), w) for w in unknown)
         pairs = ((w, stem.removesuffix("'s")) for w, stem in zip(unknown, stems, strict=True))

@@ -22,8 +22,8 @@ INTRODUCTION = f"""
 # The architecture
 
 These parts of the model of `{CONFIG_FILE}` have weights, in the order in which a batch meets them. (Positions and
-dropout have none.) Layer 0 stands for all layers of its stack. The model of Vaswani et al. (2017) differs in
-[where its norms are](attention.md#8-what-are-residuals-and-pre-norm-for). `scripts/dev/architecture_page.py` writes this page.
+dropout have none.) Layer 0 stands for all layers of its stack. The model of Vaswani et al. (2017) differs in where its
+[norms](attention.md#8-what-are-residuals-and-pre-norm-for) are. `scripts/dev/architecture_page.py` writes this page.
 
 `B` sentences, `S` source tokens, `T` target tokens, `D` d_model, `F` d_ff, `V` vocabulary.
 """

@@ -23,7 +23,7 @@ def batch(src_lengths: Sequence[int], tgt_lengths: Sequence[int], vocab_size: in
     return src_ids, F.pad(tgt_out[:, :-1], (1, 0), value=BOS), tgt_out
 
 
-def plain_pass(model: Transformer, ids: Batch) -> list[Tensor]:
+def plain_forward_backward(model: Transformer, ids: Batch) -> list[Tensor]:
     """Real hidden states, the loss, and the gradient at every parameter; the same dropout every time."""
     torch.manual_seed(7)
     hidden = model.hidden_states(*ids[:2])[ids[2] != PAD]
@@ -32,7 +32,7 @@ def plain_pass(model: Transformer, ids: Batch) -> list[Tensor]:
     return [hidden.detach(), loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
 
-def compiled_pass(model: Transformer, ids: Batch, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+def compiled_forward_backward(model: Transformer, ids: Batch, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     """The same by compiled code, with products in a dtype."""
     plan = read_plan(model)
     torch.manual_seed(7)
@@ -44,7 +44,7 @@ def compiled_pass(model: Transformer, ids: Batch, dtype: torch.dtype = torch.flo
 
 def assert_same_pass(model: Transformer, ids: Batch, relative: float = 1e-11) -> None:
     """Each is off by no more than that share of its largest element."""
-    assert_close(compiled_pass(model, ids), plain_pass(model, ids), relative)
+    assert_close(compiled_forward_backward(model, ids), plain_forward_backward(model, ids), relative)
 
 
 @torch.no_grad()

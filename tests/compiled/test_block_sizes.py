@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import needs_compiled, random_model
-from passes import assert_same_pass, batch, compiled_pass, plain_pass, worst_step_deviation
+from passes import assert_same_pass, batch, compiled_forward_backward, plain_forward_backward, worst_step_deviation
 
 from minitrans import compiled
 from minitrans.model.transformer import Transformer
@@ -64,8 +64,8 @@ def test_training_is_the_same(sizes: dict[str, Any], src_lengths: list[int], tgt
 @pytest.mark.parametrize("n", [15, 16, 17, 31, 32, 33, 63, 64, 65, *range(125, 130)])
 def test_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: float, n: int) -> None:
     model, ids = small_weights_model(200 + n).train(), batch([n, 3], [4, n], 200 + n)
-    exact = plain_pass(model, ids)
-    for one, other in zip(compiled_pass(model.float(), ids, dtype), exact, strict=True):
+    exact = plain_forward_backward(model, ids)
+    for one, other in zip(compiled_forward_backward(model.float(), ids, dtype), exact, strict=True):
         assert (one.double() - other).norm() <= tolerance * other.norm() + 1e-6
 
 

@@ -134,7 +134,7 @@ def test_no_sources_are_decoded_too() -> None:
     assert [len(each) for each in fast.next_tokens(torch.empty(0, dtype=torch.int64), state, 2)] == [0, 0]
 
 
-LITTLE_MEMORY = """
+MEMORY_LIMIT_SCRIPT = """
 import resource, torch
 from minitrans.compiled import plan, stepper, training
 from minitrans.model.transformer import Transformer, TransformerConfig
@@ -161,7 +161,7 @@ except RuntimeError:
     ],
 )
 def test_that_memory_has_run_out_is_said(work: str, code: int, said: str) -> None:
-    ended = subprocess.run([sys.executable, "-c", LITTLE_MEMORY + work], capture_output=True, text=True)
+    ended = subprocess.run([sys.executable, "-c", MEMORY_LIMIT_SCRIPT + work], capture_output=True, text=True)
     if ended.returncode == 77:
         pytest.skip("the system does not keep to the limit")
     assert (ended.returncode, said in ended.stderr) == (code, True)

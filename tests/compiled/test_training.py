@@ -13,7 +13,7 @@ from conftest import BOS, EOS, PAD, assert_close, needs_compiled, random_ids, ra
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loss_cases import HIDDEN_WEIGHT_DTYPES, loss_and_gradients, make_loss, plain_loss, random_case, with_gradients
-from passes import assert_same_pass, batch, compiled_pass, plain_pass, set_distinct_eps
+from passes import assert_same_pass, batch, compiled_forward_backward, plain_forward_backward, set_distinct_eps
 from torch import Tensor
 
 from minitrans.compiled import training
@@ -63,10 +63,10 @@ def test_in_bfloat16_they_differ_by_its_rounding() -> None:
     for seed in range(5):  # in one alone, ReLUs near 0 would decide
         torch.manual_seed(seed)
         model = Transformer(config).train()
-        exact = plain_pass(model.double(), ids)
-        lower = compiled_pass(model.float(), ids, torch.bfloat16)
+        exact = plain_forward_backward(model.double(), ids)
+        lower = compiled_forward_backward(model.float(), ids, torch.bfloat16)
         with torch.autocast("cpu", torch.bfloat16):
-            plain = plain_pass(model, ids)
+            plain = plain_forward_backward(model, ids)
         assert [x.dtype for x in lower] == [torch.bfloat16, *[torch.float32] * (len(lower) - 1)]
         for i, ours in enumerate((lower, plain)):
             errors[i] += sum(float((x - truth).norm() / truth.norm()) for x, truth in zip(ours, exact, strict=True))
@@ -172,7 +172,7 @@ def test_passes_may_be_open_at_the_same_time_and_gone_back_twice() -> None:
     model, others = random_model(4), [SMALL_BATCH, batch([9, 9], [9, 2])]
     (a, b), c = [make_loss(model, "require")(*ids, 0.1) for ids in others], make_loss(random_model(5), "require")
     c(*others[1], 0.1)
-    want = [compiled_pass(model, ids)[2:] for ids in others]
+    want = [compiled_forward_backward(model, ids)[2:] for ids in others]
     parameters = list(model.parameters())
     first, second, third = (torch.autograd.grad(x, parameters, retain_graph=True) for x in (a, b, a))
     for got, right in (first, want[0]), (second, want[1]), (third, want[0]):
@@ -198,11 +198,11 @@ def test_nothing_is_left_over_from_another_batch(dtype: torch.dtype) -> None:
     wide = random_model(4, d_model=48, n_heads=2, d_ff=48).train()
     for model in narrow, wide:
         model.to(torch.promote_types(dtype, torch.float32))
-    before = compiled_pass(narrow, SMALL_BATCH, dtype)
+    before = compiled_forward_backward(narrow, SMALL_BATCH, dtype)
     with torch.no_grad():
         wide.src_embedding.weight.fill_(torch.nan)
-    assert compiled_pass(wide, batch([9] * 40, [11] * 40), dtype)[-1].isnan().all()
-    assert all(map(torch.equal, before, compiled_pass(narrow, SMALL_BATCH, dtype)))
+    assert compiled_forward_backward(wide, batch([9] * 40, [11] * 40), dtype)[-1].isnan().all()
+    assert all(map(torch.equal, before, compiled_forward_backward(narrow, SMALL_BATCH, dtype)))
 
 
 @pytest.mark.parametrize("name", ["src_embedding.weight", "encoder.norm.bias", "decoder.layers.1.ff.w_2.weight"])
@@ -218,7 +218,7 @@ def test_the_number_of_threads_changes_no_more_than_the_order_of_sums() -> None:
     results, model = [], random_model(4, max_len=40)
     for n in (1, 2, 3, 7):
         torch.set_num_threads(n)
-        results.append(compiled_pass(model, batch(range(1, 41), range(40, 0, -1))))
+        results.append(compiled_forward_backward(model, batch(range(1, 41), range(40, 0, -1))))
         assert_same_pass(model, SMALL_BATCH)  # of fewer sentences than threads
     for others in results[1:]:
         assert_close(others, results[0], 1e-12)

@@ -33,7 +33,7 @@ from minitrans.translate.translator import Translator
 
 EN_ZH_PARAMETERS = {"source": "en", "target": "zh"}
 JSON_HEADERS = {"Content-Type": "Application/JSON; charset=utf-8"}
-BODY_TYPES = "application/json", "application/x-www-form-urlencoded", "multipart/form-data", ""  # the last: the address
+CONTENT_TYPES = "application/json", "application/x-www-form-urlencoded", "multipart/form-data", ""  # the last: the URL
 LINES = ["I love you.", "", "Machine learning is fun.", "The axolotl is asleep."]
 
 
@@ -74,7 +74,7 @@ def test_every_body_is_translated_as_translate_does(client: TestClient, translat
     uneven = [["\n".join([*lines[2:], ""]), *lines[:2]] for lines in (LINES, right)]
     for q, translated in ((LINES, right), ("\r\n".join(LINES), "\r\n".join(right)), uneven):
         question = {"q": q, **EN_ZH_PARAMETERS, "format": "text"}
-        for kind in BODY_TYPES:
+        for kind in CONTENT_TYPES:
             answer = client.post("/translate", **request_arguments(kind, question))
             assert (answer.status_code, answer.json()) == (200, {"translatedText": translated})
     response = client.post("/translate", json={"q": [LINES[0], LINES[0] + "\n"], "source": "auto", "target": "zh"})

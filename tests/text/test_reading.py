@@ -185,8 +185,8 @@ def test_what_depends_on_the_words_that_are_known() -> None:
     for line in ("Er kam am 15. Mai 2020. Gut.", "I am 7. I see. 2. Go"):  # no date in English
         assert len(Reader(True, known=["what"]).to_sentences(line)) == 3
     assert Reader(True, SIGNS, ["cat"]).preprocess("cat u") == ("cat u", KeptParts({}))  # where `you` is not known
-    assert (READER.full_spellings("hes"), Reader(True, None, KNOWN).full_spellings("hes")) == (["he's"], [])
-    assert Reader(True, SIGNS, [f"{'x' * 15}'{'y' * 15}"]).full_spellings("x" * 15 + "y" * 15) == []  # soon answered
+    assert (READER.expansions("hes"), Reader(True, None, KNOWN).expansions("hes")) == (["he's"], [])
+    assert Reader(True, SIGNS, [f"{'x' * 15}'{'y' * 15}"]).expansions("x" * 15 + "y" * 15) == []  # soon answered
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_of_a_sentence_of_more_than_2000_characters_nothing_is_kept(n: int, kept
     line, copier = "- 5 ".ljust(n, "x"), Reader(False, SIGNS)
     assert PLAIN_READER.preprocess(line)[1].before == "- " * kept
     assert [*copier.preprocess(line)[1].placeholder_values.values()] == ["5"] * kept
-    assert (copier.insert_placeholders(line, "5")[1] != "5") is kept
+    assert (copier.replace_copies(line, "5")[1] != "5") is kept
 
 
 @pytest.mark.timeout(60)
@@ -255,10 +255,10 @@ def test_both_sides_of_a_pair_are_as_before_once_all_is_put_back(source: str, ta
 @pytest.mark.parametrize("free", range(N_KIND_SLOTS))
 def test_a_placeholder_of_the_text_is_not_given_again(free: int) -> None:
     taken = "".join(PLACEHOLDERS[:free] + PLACEHOLDERS[free + 1 : N_KIND_SLOTS])
-    for text in COPIER.insert_placeholders(f"{taken} Tom", f"{taken} Tom") + READER.preprocess(f"{taken} is Milos")[:1]:
+    for text in COPIER.replace_copies(f"{taken} Tom", f"{taken} Tom") + READER.preprocess(f"{taken} is Milos")[:1]:
         assert text.endswith(f" {PLACEHOLDERS[free]}")
-    assert COPIER.insert_placeholders(f"{taken}{PLACEHOLDERS[free]} Tom", "Tom")[1] == "Tom"
-    assert PLACEHOLDERS[free] in {COPIER.insert_placeholders(f"{i} Tom", "Tom")[1] for i in range(60)}  # any slot
+    assert COPIER.replace_copies(f"{taken}{PLACEHOLDERS[free]} Tom", "Tom")[1] == "Tom"
+    assert PLACEHOLDERS[free] in {COPIER.replace_copies(f"{i} Tom", "Tom")[1] for i in range(60)}  # any slot
 
 
 @pytest.mark.parametrize(

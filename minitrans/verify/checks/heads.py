@@ -29,7 +29,7 @@ def attention_modules(model: Transformer) -> list[MultiHeadAttention]:
     return [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
 
 
-def torch_compatible_model(model: Transformer) -> Transformer:
+def model_or_random_stand_in(model: Transformer) -> Transformer:
     """The model, or one with random weights of the same sizes where its heads do not fill d_model as PyTorch's do."""
     config = model.config
     if config.n_heads * config.head_size == config.d_model:
@@ -53,7 +53,7 @@ def packed_matches_separate(subject: ModelAndPairs) -> float:
                 deviations.append(deviation(packed[:, h], head))
         (q,), (k, v) = attention.project(x, 0, 1), attention.project(x, 1, 3)
         deviations += [deviation(a, b) for a, b in zip((q, k, v), attention.project(x, 0, 3), strict=True)]
-    for attention in attention_modules(torch_compatible_model(subject.model)):
+    for attention in attention_modules(model_or_random_stand_in(subject.model)):
         x = subject.randn(2, 5, attention.w_o.out_features, seed=9)
         torch_module = torch_multi_head(attention)  # written
         reread = MultiHeadAttention(attention.w_o.out_features, attention.n_heads).to(subject.dtype).eval()
@@ -215,7 +215,7 @@ def multi_head_matches_torch(subject: ModelAndPairs) -> float:
     src_mask = padding_mask(subject.src_ids, subject.model.config.pad_id)
     batch, src_len = subject.src_ids.shape
     deviations = []
-    for attention in attention_modules(torch_compatible_model(subject.model)):
+    for attention in attention_modules(model_or_random_stand_in(subject.model)):
         d_model = attention.w_o.out_features
         x_q, x_kv = subject.randn(batch, 4, d_model, seed=20), subject.randn(batch, src_len, d_model, seed=21)
         output, head_weights = attention(x_q, x_kv, x_kv, src_mask, need_weights=True)
@@ -233,7 +233,7 @@ def tensors_are_batch_first(subject: ModelAndPairs) -> float:
     """Tensors are batch first, (B, L, D); code in which they are sequence first, (L, B, D), computes the same."""
     # Two rows of five; an attention over the wrong axis would mix the rows.
     deviations = []
-    for attention in attention_modules(torch_compatible_model(subject.model)):
+    for attention in attention_modules(model_or_random_stand_in(subject.model)):
         x = subject.randn(2, 5, attention.w_o.out_features, seed=24)
         sequence_first = x.transpose(0, 1)
         torch_output, _ = torch_multi_head(attention, batch_first=False)(sequence_first, sequence_first, sequence_first)
