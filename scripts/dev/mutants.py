@@ -741,8 +741,26 @@ def choose_tests(
     return {test: seconds_by_test[test] for test in quickest[: max(1, in_time)]}
 
 
-def start_tests(mutant: Mutant, tests: Mapping[str, float]) -> int:
-    """Fork a child that runs tests on a mutant, and return its process id; it exits with 0 if they all pass."""
+class FailurePlugin:
+    """A plugin of pytest that appends each failed test to a file, which the processes share."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a failure."""
+        if report.failed:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(f"{report.nodeid}\n")
+
+
+def start_tests(mutant: Mutant, tests: Mapping[str, float], failures: Path) -> int:
+    """Fork a child that runs tests on a mutant, and return its process id; it exits with 0 if they all pass.
+
+    Those that noticed most mutants so far run first, as they are likely to notice this one too.
+    """
+    noticed = Counter(failures.read_text(encoding="utf-8").splitlines())
+    in_order = sorted(tests, key=lambda test: -noticed[test])
     pid = os.fork()
     if pid:
         return pid
@@ -750,7 +768,8 @@ def start_tests(mutant: Mutant, tests: Mapping[str, float]) -> int:
         signal.alarm(60 + 10 * int(sum(tests.values())))  # ends the process
         silence_output()
         patch_loader_with_mutant(mutant)
-        os._exit(bool(tests) and pytest.main([*PYTEST_OPTIONS, *(f"{ROOT}/{test}" for test in tests)]))
+        paths = [f"{ROOT}/{test}" for test in in_order]
+        os._exit(bool(tests) and pytest.main([*PYTEST_OPTIONS, *paths], plugins=[FailurePlugin(failures)]))
     finally:
         os._exit(1)
 
@@ -847,8 +866,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             tests |= executing
             seconds |= taken
 
+        failures = Path(made, "failures.txt")
+        failures.touch()
+
         def starts(of: Iterable[Mutant]) -> Iterator[ItemAndStarter[Mutant]]:
-            return ((mutant, partial(start_tests, mutant, choose_tests(mutant, tests, seconds))) for mutant in of)
+            chosen = ((mutant, choose_tests(mutant, tests, seconds)) for mutant in of)
+            return ((mutant, partial(start_tests, mutant, executing, failures)) for mutant, executing in chosen)
 
         for original, survived in run_jobs(starts(originals), arguments.jobs):
             if not survived:
