@@ -320,7 +320,7 @@ class Reader:
             return text
         text = with_keyboard_marks(text.replace("。", ". ") if self._english else text)
         text = re.sub(r"`(?<=[^\W\d]`)(?=[^\W\d])", "'", text)
-        return _MISSING_SPACE.sub(lambda found: found[1] or " ", _SURPLUS_MARKS.sub("", text))
+        return _SURPLUS_MARKS.sub("", _MISSING_SPACE.sub(lambda found: found[1] or " ", text))
 
     def _with_ascii_digits(self, text: str) -> str:
         """A text in which a number has the digits 0 to 9 in any script, so that it can be the same on both sides."""

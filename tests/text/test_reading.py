@@ -28,7 +28,7 @@ NORMALIZE_CASES = {  # a source, and how it is read
     "He LIVES in İzmir": "he lives in izmir", "What?! No!!! So??": "what? no! so?", "Well,yes;no": "well, yes; no",
     "See www.x.org/a,b;c,d": "see www.x.org/a,b;c,d", "看www.x.org，好，a": "看www.x.org, 好, a",
     "I don`t `know` it": "i don't `know` it", "at ftp://x/?a=1;b=2,yes": "at ftp://x/?a=1;b=2,yes",
-    "He left ! Who ? Me , you .": "he left! who? me, you.", "It is 1,250.5 and .5": "it is 1,250.5 and .5",
+    "He left ! Who ? Me ,you .": "he left! who? me, you.", "It is 1,250.5 and .5": "it is 1,250.5 and .5",
 }  # fmt: skip
 LINE_CASES = {
     "1,250 of 12,250.75": "[21],[31] of [22],[32]", "7:30, 12/5, 1-2": "[T1], [51], [52]", "5 is 5": "[21] is [21]",
