@@ -7,6 +7,7 @@ the pieces in which the tokens are fed.
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -99,7 +100,8 @@ def long_sentence_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """So do steps, chunks and one prefill far beyond windows and blocks, and up to the last position, or the 1024th."""
     model = case.model
     longest = min(model.max_len or max([LONG_LENGTH, *(3 * span + 2 for span in model.window_sizes)]), MAX_LENGTH)
-    ends = {end for span in model.window_sizes for end in (span, 2 * span, 3 * span) if end + 2 <= longest} | {longest}
+    ends = {end for span in model.window_sizes for end in (span, 2 * span, 3 * span) if end + 2 <= longest}
+    ends |= {longest, min(longest, LONG_LENGTH)}
     together, deviations = takes_chunks(case, [2]), []
     spans = model.window_sizes if takes_chunks(case, [1, 2]) else ()
     for end in sorted(ends):
@@ -122,6 +124,14 @@ def takes_chunks(case: ModelAndTokens[Any], sizes: list[int]) -> bool:
     except NotOfferedError:
         return False
     return True
+
+
+def feed_all(
+    case: ModelAndTokens[Any], tokens: Tensor, cache: Any, together: bool, refusal: type[Exception] = Exception
+) -> list[Tensor]:
+    """What the next tokens give, fed as one chunk if `together`, else one by one."""
+    pieces = tokens.split(tokens.size(1) if together else 1, 1)
+    return concat_outputs([case.feed(piece, cache, refusal=refusal) for piece in pieces])
 
 
 def extended_case(case: ModelAndTokens[Any], length: int) -> ModelAndTokens[Any]:
@@ -256,16 +266,20 @@ def future_gradient(case: ModelAndTokens[Any]) -> Deviation:
 
 @claim(
     "reach",
-    f"tokens and positions where another token moves them by less than {to_str(MIN_EFFECT)}",
+    f"tokens, positions and sources where another one moves logits by less than {to_str(MIN_EFFECT)}",
     tolerance=0.0,
     lower=(),
 )
 def count_ineffective_tokens(case: ModelAndTokens[Any]) -> Deviation:
-    """Every token does change the logits at its own position and at the next."""
+    """Every token does change the logits at its own position and at the next, and every source does."""
     whole, n_without = case.full_pass()[0], 0
     for t in range(case.tokens.size(1) - 1):
         other = case.with_other_tokens(slice(t, t + 1)).full_pass()[0]
         moved = (other[:, t : t + 2] - whole[:, t : t + 2]).double().abs().amax((0, 2))
+        n_without += int((~(moved >= MIN_EFFECT)).sum())
+    if case.model.has_source:
+        src_ids = torch.where(case.src_mask, case.other_tokens(case.src_ids), case.src_ids)
+        moved = (replace(case, src_ids=src_ids).full_pass()[0] - whole).double().abs().amax((1, 2))
         n_without += int((~(moved >= MIN_EFFECT)).sum())
     return Deviation(n_without)
 
@@ -378,6 +392,17 @@ def other_rows_deviation(case: ModelAndTokens[Any]) -> Deviation:
 claim, ROW_CHECKS = new_check_group("Rows and caches")
 
 
+def steps_after_padding(case: ModelAndTokens[Any], tokens: Tensor, change: Callable[[Any], Any]) -> Tensor:
+    """The logits of the last two tokens, after prompts padded on the left and a change of the cache."""
+    if not case.model.takes_mask:
+        raise NotOfferedError("it takes no mask for the target's padding")
+    prompts, mask = ragged_prompts(case, "left")
+    cache, real = case.new_cache(mask.size(1) + 2), torch.ones_like(mask[:, :1])
+    case.feed(prompts, cache, mask)
+    cache = change(cache)
+    return torch.cat([case.feed(token, cache, real, case.model.refusal)[0] for token in tokens[:, -2:].split(1, 1)], 1)
+
+
 @claim("rows", "logits after each of four selections, against full passes on the selected rows")
 def row_selection_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Rows of the cache can be reordered, dropped and repeated in mid-decode, and then go on with different tokens."""
@@ -385,17 +410,23 @@ def row_selection_deviation(case: ModelAndTokens[Any]) -> Deviation:
     selections = [[*range(rows)], [*range(1, rows), 0], [1, 0, *range(rows), 1], [rows, 0, 1], [2]][:length]
     size, others = length // len(selections), len(selections) - 1
     chunks = case.tokens.split([length - others * size, *[size] * others], 1)
-    cache, deviations = case.new_cache(), []
-    refusal = NotOfferedError if takes_chunks(case, [chunk.size(1) for chunk in chunks]) else Exception
+    together = takes_chunks(case, [2])
+    fails_anyway = together and not takes_chunks(case, [chunk.size(1) for chunk in chunks])
+    cache, deviations, refusal = case.new_cache(), [], Exception if fails_anyway else NotOfferedError
     kept = case.with_tokens(case.tokens[:, :0])
     for piece, selected in zip(chunks, selections, strict=True):  # a row that stands twice is fed two rows' tokens
         if start := kept.tokens.size(1):  # in an empty cache there is nothing to select
             cache, kept = case.select_rows(cache, torch.tensor(selected)), kept.with_rows(torch.tensor(selected))
         new = piece[torch.arange(len(kept.tokens)) % len(piece)]
         kept = kept.with_tokens(torch.cat([kept.tokens, new], 1))
-        got = case.feed(new, cache, refusal=refusal)
+        got = feed_all(case, new, cache, together, refusal)
         want = [x.narrow(-2, start, new.size(1)) for x in kept.full_pass()]
         deviations.append(compare(got, want).named(f"after selections of rows up to {selected}" * bool(start), start))
+    reverse = torch.arange(rows).flip(0)
+    with suppress(NotOfferedError):
+        turned = steps_after_padding(case, case.tokens[reverse], lambda cache: case.select_rows(cache, reverse))
+        difference = deviation(turned[reverse], steps_after_padding(case, case.tokens, lambda cache: cache))
+        deviations.append(difference.named("with the rows in reverse after prompts padded on the left"))
     return worst(deviations)
 
 
@@ -405,7 +436,7 @@ def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
     if "rollback" in case.model.variants:
         case = case.with_variant("rollback")
     longest, deviations = min(case.model.max_len or MAX_LENGTH, MAX_LENGTH), []
-    ways = ["in one chunk", "one by one"] if takes_chunks(case, [1, 2]) else ["one by one"]
+    together, ways = takes_chunks(case, [2]), ["in one chunk", "one by one"][not takes_chunks(case, [1, 2]) :]
     for span in [span for span in case.model.window_sizes if 0 < span <= longest - 2] or [MAX_DRAFT]:
         most = span if span <= LONG_LENGTH else ALL_SPLITS_LENGTH
         prompt, length = max(1, span - most), min(span + 2 * most, longest)
@@ -413,7 +444,7 @@ def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
         drafts, want = case.other_tokens(right.tokens), right.full_pass()
         for way in ways:
             cache, refusal = right.new_cache(), Exception
-            right.feed(right.tokens[:, :prompt], cache)
+            feed_all(right, right.tokens[:, :prompt], cache, together)
             for t in range(prompt, length - 1):
                 n = min(1 + t % most, length - 1 - t)
                 tokens = torch.cat([right.tokens[:, t : t + 1], drafts[:, t + 1 : t + 1 + n]], 1)
@@ -424,15 +455,24 @@ def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
                 deviations.append(error.named(f"after drafts of up to {most} tokens, fed {way} and dropped again", t))
                 if not error <= dtype_tolerance(case.model.dtype):
                     break  # before a cache from which nothing is dropped is full
+
+    def draft(cache: Any) -> Any:
+        case.feed(case.tokens[:, :1], cache, torch.ones_like(case.tokens[:, :1], dtype=torch.bool))
+        return case.drop_last(cache, 1)
+
+    with suppress(NotOfferedError):
+        redone = steps_after_padding(case, case.tokens, draft)
+        difference = deviation(redone, steps_after_padding(case, case.tokens, lambda cache: cache))
+        deviations.append(difference.named("after prompts padded on the left and a token that was dropped again"))
     return worst(deviations)
 
 
 @claim("fork", "logits of a cache, a copy and a copy of the copy that go on in turns, against full passes")
 def fork_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Copies of a cache that go on with different tokens disturb neither one another nor the cache that was copied."""
-    half = case.tokens.size(1) // 2
+    half, together = case.tokens.size(1) // 2, takes_chunks(case, [2])
     start, rest, cache = case.tokens[:, :half], case.tokens[:, half:], case.new_cache()
-    case.feed(start, cache)
+    feed_all(case, start, cache, together)
     copied = case.copy_cache(cache)
     caches = {"the cache that was copied": cache, "a copy": copied, "a copy of a copy": case.copy_cache(copied)}
     ends = [rest, case.other_tokens(rest), case.other_tokens(case.other_tokens(rest))]
@@ -462,9 +502,10 @@ def interleaved_deviation(case: ModelAndTokens[Any]) -> Deviation:
 @claim("caches.alternating", "logits, with a full pass after every chunk of two tokens, against a full pass before")
 def full_pass_between_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Cached, then uncached, then cached again on one model: neither affects the other."""
-    want, cache = case.full_pass(), case.new_cache()
-    steps, deviations = [], []
-    for piece in case.tokens.split(2, 1):
+    want, steps, deviations = case.full_pass(), [], []
+    pieces = case.tokens.split(2 if takes_chunks(case, [2, 2]) else 1, 1)
+    cache = case.new_cache()
+    for piece in pieces:
         steps.append(case.feed(piece, cache))
         deviations.append(compare(case.full_pass(), want).named("full pass between steps"))
     return worst([*deviations, compare(concat_outputs(steps), want)])

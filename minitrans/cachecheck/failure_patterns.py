@@ -123,8 +123,9 @@ def only_later_chunks_wrong(case: ModelAndTokens[Any]) -> bool:
 def _continues_reordered(case: ModelAndTokens[Any], as_if_unmoved: bool = False) -> bool:
     """Whether rows turned by one after half of the tokens go on rightly; or as if they had stayed."""
     half, order = case.tokens.size(1) // 2, torch.arange(len(case.tokens)).roll(1)
+    together = cache_checks.takes_chunks(case, [2])
     cache = case.new_cache()
-    case.feed(case.tokens[:, :half], cache)
+    cache_checks.feed_all(case, case.tokens[:, :half], cache, together)
     cache = case.select_rows(cache, order)
     turned = case.with_rows(order)
     new = turned.tokens[:, half : half + 1]
@@ -141,9 +142,10 @@ def _with_equal_sources(case: ModelAndTokens[Any]) -> ModelAndTokens[Any]:
 
 def _logits_after_draft(case: ModelAndTokens[Any], draft: Tensor) -> Tensor:
     """The logits of the token after half of them, where a draft came between and was dropped again."""
-    half, cache = case.tokens.size(1) // 2, case.new_cache(case.tokens.size(1) + draft.size(1))
-    case.feed(case.tokens[:, :half], cache)
-    case.feed(draft, cache)
+    half, together = case.tokens.size(1) // 2, cache_checks.takes_chunks(case, [1, 2])
+    cache = case.new_cache(case.tokens.size(1) + draft.size(1))
+    for tokens in (case.tokens[:, :half], draft):
+        cache_checks.feed_all(case, tokens, cache, together)
     return case.feed(case.tokens[:, half : half + 1], case.drop_last(cache, draft.size(1)))[0]
 
 
@@ -161,8 +163,9 @@ def sees_rolled_back_tokens(case: ModelAndTokens[Any]) -> bool:
 
 
 def one_cache_alone_is_right(case: ModelAndTokens[Any]) -> bool:
-    """One decode at a time is right, in steps and after a prompt."""
-    ways = ([prompt, *[1] * (case.tokens.size(1) - prompt)] for prompt in (1, case.tokens.size(1) // 2))
+    """One decode at a time is right, in steps and after a prompt, if the model takes one."""
+    prompts = [1, *[case.tokens.size(1) // 2] * cache_checks.takes_chunks(case, [2])]
+    ways = ([prompt, *[1] * (case.tokens.size(1) - prompt)] for prompt in prompts)
     return max(cache_checks.chunk_deviation(case, chunks) for chunks in ways) <= _rounding_tolerance(case.model.dtype)
 
 

@@ -111,7 +111,8 @@ def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Repor
     """Assert that decoding from a model's cache gives what its full masked pass gives; for your own test suite.
 
     Args:
-        model: A subclass of `CachedModel` around your model, or `Functions`; in eval mode, float64 if it can be.
+        model: A subclass of `CachedModel` around your model, or `Functions`; in eval mode, float64 if it can be. What
+            starts at 0, as positions or gates may, needs other numbers: at 0 its faults do not show.
         skip: Ids of checks whose failure is known and meant.
 
     Raises:

@@ -141,7 +141,8 @@ CHECK_PART_FAULTS: list[tuple[str, str, str | LogitsOff]] = [
     ("causal.gradient", "token 1 has no gradient from its own position", "a token late"),
     ("reach", "7: ", "a token late"),
     ("reach", "8: ", "own token alone"),
-    ("reach", "16: ", lambda *_: torch.tensor(math.nan)),
+    ("reach", "19: ", lambda *_: torch.tensor(math.nan)),
+    ("reach", "3: ", "source unused"),
     ("source.padding", "with 3 more columns of padding", after(when=lambda toy, ids, c: c.memory[1].size(1) == 10)),
     ("source.padding", "2 of 2 tokens alone", after(when=lambda toy, ids, c: c.memory[1].shape == (1, 2))),
     ("source.padding", "batch, one by one", after(*SINGLES, when=lambda toy, ids, c: c.memory[1].shape == (1, 2))),
@@ -157,8 +158,10 @@ CHECK_PART_FAULTS: list[tuple[str, str, str | LogitsOff]] = [
     ("rows", f"{SELECTIONS_TEXT} [1, 0, 0, 1, 2, 1]", after(5, 1, 1)),
     ("rows", f"{SELECTIONS_TEXT} [2]", after(5, 1, 1, 1, 1)),
     ("rows", SELECTIONS_TEXT, "repeated rows"),
+    ("rows", "with the rows in reverse after prompts", after(7, 1, when=lambda t, i, c: c.selected_rows is not None)),
     ("rollback", "up to 6 tokens, fed in one chunk and", after(1, 3, -2, 4)),
     ("rollback", "up to 6 tokens, fed one by one and", after(1, 1, 1, 1, -2, 1)),
+    ("rollback", "after prompts padded on the left and a token that was dropped", after(7, 1, -1, 1)),
     ("rollback", "", lambda toy, ids, c: sum(c.chunks) > 14 and min(c.chunks) < 0),  # twice beyond the window
     ("fork", "the cache that was copied after 4", after(4, *SINGLES[:5], when=lambda toy, ids, c: c is toy.newest)),
     ("fork", "a copy after 4", after(4, *SINGLES[:5], when=lambda toy, ids, c: bool((ids == TOKENS_OF_COPY).all()))),
@@ -264,16 +267,17 @@ def test_long_sentences_go_beyond_windows_or_to_the_last_position_as_far_as_memo
         sizes.append(tokens.numel())
         return weights[tokens]
 
-    def measured(wrong_from: int, id_: str = "lengths") -> Result:
+    def measured(wrong_from: int, id_: str = "lengths", wrong_step: int = 0) -> Result:
         def step(tokens: Tensor, n: int | None) -> tuple[Tensor, int]:
             n = (n or 0) + tokens.size(1)
-            return weights[tokens] + (n >= wrong_from), n
+            return weights[tokens] + (n >= wrong_from or (n == wrong_step and tokens.size(1) == 1)), n
 
         more: dict[str, Any] = {"dtype": torch.float64, "max_len": max_len, "window_sizes": window_sizes}
         pair = Functions(full, step, V, drop=lambda n, dropped: n - dropped, **more)
         return CHECKS_BY_ID[id_].run({torch.float64: random_case(pair)})
 
     assert measured(longest).failed
+    assert measured(longest + 1, wrong_step=17).failed
     assert measured(longest + 1).passed
     assert measured(longest + 1, "rollback").passed
     assert max(sizes) <= 1024
@@ -430,7 +434,15 @@ def test_a_right_model_that_takes_single_tokens_alone_passes() -> None:
             assert tokens.size(1) == 1
             return super().feed(tokens, cache, mask)
 
-    assert {"steps", "lengths"} < {result.id for result in check_cache(Single()).checks if result.passed}
+    passed = {result.id for result in check_cache(Single()).checks if result.passed}
+    assert {"steps", "lengths", "rows", "rollback", "fork", "caches.alternating"} < passed
+    patterns = {
+        ("all rows", "rows"): "no rows are",
+        ("drops nothing", "rollback"): "no tokens are",
+        ("shared", "fork"): "two",
+    }
+    for (fault, id_), words in patterns.items():
+        assert f"this looks like: {words}" in failed_results(Single(fault))[id_].detail
 
     class SingleAfterThePrompt(Toy):
         def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
@@ -438,7 +450,7 @@ def test_a_right_model_that_takes_single_tokens_alone_passes() -> None:
             return super().feed(tokens, cache, mask)
 
     passed = {result.id for result in check_cache(SingleAfterThePrompt()).checks if result.passed}
-    assert {"padding.left", "rows", "rollback"} < passed
+    assert {"padding.left", "rows", "rollback", "caches.alternating"} < passed
     for fault, id_ in (("own padding seen", "padding.left"), ("drops nothing", "rollback")):
         assert id_ in failed_results(SingleAfterThePrompt(fault))
 

@@ -78,6 +78,8 @@ class Toy(CachedModel[ToyCache]):
     def encode(self, src_ids: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
         if self.fault == "padding seen":
             src_mask = torch.ones_like(src_mask)
+        if self.fault == "source unused":
+            src_ids = torch.full_like(src_ids, 3)
         return self.weights["tokens"][src_ids], src_mask
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
