@@ -211,7 +211,7 @@ def parse_config(argv: Sequence[str], command: str = "train", description: str =
         settings = parser.parse_args(argv)
     except (ArgumentError, TypeError, ValueError, OverflowError, yaml.YAMLError) as error:
         raise _reword_parser_error(parser, argv, " ".join(str(error).split())) from error
-    return _build_run_config(settings)
+    return _build_run_config(settings.clone(with_meta=False))  # without the names of files that hold a section
 
 
 def _flag_values(argv: Sequence[str], flag: str) -> list[str]:

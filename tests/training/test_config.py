@@ -36,6 +36,14 @@ def test_the_merged_settings_can_be_used_again(tmp_path: Path) -> None:
     assert (again.model["dropout"], again.compiled) == (0.25, "off")
 
 
+def test_a_section_may_stand_in_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("trainer.yaml").write_text("{max_steps: 7, log_every_n_steps: 3}")
+    config = parse_config([*MINIMAL_FLAGS, "--trainer", "trainer.yaml", "--trainer.max_steps", "9"])
+    same = parse_config([*MINIMAL_FLAGS, "--trainer.max_steps=9", "--trainer.log_every_n_steps=3"])
+    assert config == same
+
+
 def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/h")
     flags = ["--run-dir=~/r", "--data.path=~/p", "--data.cache_dir=~/c", "--training.init_from=~/i"]
