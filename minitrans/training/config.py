@@ -205,6 +205,8 @@ def parse_config(argv: Sequence[str], command: str = "train", description: str =
     for section, kind in SECTIONS.items():
         if section in argv or not helping:  # all of them would fill many screens
             parser.add_class_arguments(kind, section, skip=SETTINGS_FROM_TOKENIZER if section == "model" else set())
+    if helping:
+        parser.parse_args(["--help"])
     for file in _flag_values(argv, "--config"):
         _check_settings(parser, file)
     try:
