@@ -82,14 +82,17 @@ def newest_intact_checkpoint(folder: Path) -> Path:
     """Find the newest checkpoint that is not damaged; the log names newer ones that are.
 
     Raises:
-        UserError: There is none, or one holds something that might run code.
+        UserError: There is none, the best weights so far are gone, or a file holds something that might run code.
     """
     for path in step_checkpoints_newest_first(folder):
         try:
-            read_checkpoint(path)
-            return path
+            metrics = read_checkpoint(path)["metrics"]
         except DamagedCheckpointError:
             logger.warning("%s is damaged; it is passed over for the checkpoint before", path)
+        else:
+            if "val_bleu" in metrics:  # perhaps no later weights will be better
+                read_checkpoint(folder / BEST)
+            return path
     raise UserError(f"{folder} holds no checkpoint to resume from; train again with --overwrite")
 
 

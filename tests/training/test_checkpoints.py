@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import kill_resume
 import pytest
 import torch
-from command_helpers import STREAM_FLAGS, EvilPickle
+from command_helpers import STREAM_FLAGS, EvilPickle, refusal_message
 from lightning.pytorch import Trainer
 from torch import Tensor
 from train_helpers import (
@@ -302,6 +302,13 @@ def test_a_damaged_checkpoint_is_passed_over_and_pushes_out_no_good_one(
     assert warning == f"{newest} is damaged; it is passed over for the checkpoint before"
     assert_same_run(tiny_run, tiny_run_copy)
     assert saved_steps(tiny_run) == saved_steps(tiny_run_copy)
+
+
+def test_without_its_best_weights_a_run_is_not_resumed(tiny_run_copy: Path, corpus: Path) -> None:
+    for name in ("step-200", "best"):
+        (tiny_run_copy / f"checkpoints/{name}.ckpt").unlink()
+    flags = run_flags(corpus, tiny_run_copy, "--resume", max_steps=200)
+    assert "best.ckpt is missing or damaged; " in refusal_message("train", *flags, unchanged=tiny_run_copy)
 
 
 @pytest.mark.parametrize("name", ["checkpoints/step-200.ckpt", "checkpoints/best.ckpt", "config.yaml"])
