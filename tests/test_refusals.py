@@ -254,7 +254,7 @@ BAD_CORPORA: list[tuple[Mapping[str, str | bytes], str]] = [
     ({"valid.tsv": TSV}, "corpus has no train split, only: valid; add train.en and train.zh, or train.tsv"),
     ({"train.tsv": TSV, "test.tsv": TSV}, "corpus has no valid split, only: test, train; add valid.en"),
     ({"notes": ""}, "corpus has no train split, only: nothing"),
-    ({"train.en": "a\n"}, "train.zh is missing, the other side of ... train.en"),
+    ({"train.en": "a\n"}, "train.zh is missing, the other side of ... train.en; add it, ... or move"),
     ({"train.zh": "a\n"}, "train.en is missing, the other side of ... train.zh"),
     ({"train.en": "a\nb\n", "train.zh": "a\n"}, "train.en has 2 lines but train.zh has 1"),
     ({"train.en": "a\n", "train.zh": "a\nb\n"}, "train.en has 1 lines but train.zh has 2"),

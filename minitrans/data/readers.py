@@ -162,9 +162,10 @@ def _find_files(config: DataConfig) -> dict[str, list[tuple[UPath, ...]]]:
         ) from error
     plain_files: dict[str, dict[str, UPath]] = {}  # of each split, by ending
     for path in paths:
-        plain = Path(path.name.removesuffix(".gz"))
-        if plain.suffix in (*sides, ".tsv", ".csv", ".jsonl", ".parquet"):
-            other = plain_files.setdefault(plain.stem, {}).setdefault(plain.suffix, path)
+        plain = path.name.removesuffix(".gz")
+        # A side's ending may have a dot in it, and then end in the other's.
+        if ending := max(filter(plain.endswith, (*sides, ".tsv", ".csv", ".jsonl", ".parquet")), key=len, default=""):
+            other = plain_files.setdefault(plain.removesuffix(ending), {}).setdefault(ending, path)
             if other is not path:
                 raise UserError(f"{path}: there is also {other.name}; keep one of them")
     files: dict[str, list[tuple[UPath, ...]]] = {}
@@ -175,7 +176,7 @@ def _find_files(config: DataConfig) -> dict[str, list[tuple[UPath, ...]]]:
             [missing] = {*sides} - {*lines}
             raise UserError(
                 f"{folder / f'{name}{missing}'} is missing, the other side of {endings[lines[0]]}; "
-                "add it, one sentence a line"
+                "add it, one sentence a line, or move that away"
             )
         if len(tables) > (not lines):
             raise UserError(f"{endings[tables[-1]]}: {name} exists in another format too; keep one of them")

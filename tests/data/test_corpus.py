@@ -53,14 +53,14 @@ def test_every_format_gives_the_same_text(
     monkeypatch.setattr(corpus_module, "CHUNK", 2)
     pairs = [*PAIRS, ("", "空"), (" \u3000", "三"), ("four", "\x00"), *PAIRS]
     splits = {"train": pairs, "val": pairs[1:], "test": PAIRS[1:], "test_2016": PAIRS[2:]}
-    folder = write_pairs(tmp_path / "corpus [1] *", suffix, splits, ("src", "sentence_zh"))
-    columns = {"source_column": "src", "target_column": "sentence_zh"}
+    folder = write_pairs(tmp_path / "corpus [1] *", suffix, splits, ("src", "tok.src"))
+    columns = {"source_column": "src", "target_column": "tok.src"}
     first = load_corpus(data_config(folder, **columns))
     assert list(first) == ["train", "valid", "test", "test_2016"]
     assert first.column_names == {split: ["source", "target"] for split in first}
     assert [pairs_of_split(first, split) for split in first] == [PAIRS * 2, *list(splits.values())[1:]]
     assert [m for m in caplog.messages if "left out" in m] == ["left out 3 of 9 training pairs: one side is empty"]
-    swapped = load_corpus(data_config(folder, source_column="sentence_zh", target_column="src"))
+    swapped = load_corpus(data_config(folder, source_column="tok.src", target_column="src"))
     assert pairs_of_split(swapped, "test") == [(zh, en) for en, zh in PAIRS[1:]]
     message = "no train split" if "lines" in suffix else r"no column en, only: .*or data\.source_column and data\.targ"
     with pytest.raises(UserError, match=message):
