@@ -79,12 +79,13 @@ def length_faults(
         src_lengths: (N,) source lengths in tokens, EOS counted.
         tgt_lengths: (N,) target lengths in tokens, EOS (or BOS) counted.
         max_len: Most tokens of either side that the model takes.
-        limits: Its `min_length`, `max_length` and `max_length_ratio` apply as well.
+        limits: Its `min_length`, `max_length` and `max_length_ratio` apply as well, and no side may be empty.
     """
     longer, shorter = np.maximum(src_lengths, tgt_lengths), np.minimum(src_lengths, tgt_lengths)
     wrong = {f"longer than max_len, {max_len} tokens": longer > max_len}
     if limits is None:
         return wrong
+    wrong["one side is empty as it is read"] = shorter < 2  # of characters that nobody sees, say
     if limits.max_length is not None:
         wrong[f"longer than data.max_length, {limits.max_length} tokens"] = longer > limits.max_length
     if limits.min_length > 1:
