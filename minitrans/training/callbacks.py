@@ -91,6 +91,11 @@ class WeightMovingAverage(WeightAveraging):
         self.every = max(1, round(0.01 / (1 - decay)))  # steps
         super().__init__(use_buffers=False, multi_avg_fn=get_ema_multi_avg_fn(decay**self.every))
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Keep it on the device to which Lightning will move the model only later."""
+        self._device = trainer.strategy.root_device
+        super().setup(trainer, pl_module, stage)
+
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
         """Whether it is time; Lightning asks after each step and each epoch."""
         return step_idx is not None and step_idx % self.every == 0

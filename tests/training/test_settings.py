@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -189,6 +190,16 @@ def test_a_validation_is_of_averaged_weights_and_plain_loss(train: Train, corpus
             total += len(rows[2]) * loss_of(model, Batch(*(torch.tensor([row]) for row in rows))).item()
         n_tokens += len(rows[2])
     assert run.metrics_column("val_loss") == [pytest.approx(total / n_tokens)]
+
+
+def test_the_average_is_kept_where_the_model_will_be() -> None:
+    """Lightning asks before it has moved the model to the device."""
+    average, module = callbacks.WeightMovingAverage(0.9), LightningModule()
+    module.model = torch.nn.Linear(2, 2)
+    average.setup(Mock(strategy=Mock(root_device=torch.device("meta"))), module, "fit")
+    assert average._average_model is not None
+    assert {tensor.device.type for tensor in average._average_model.state_dict().values()} == {"meta"}
+    assert module.model.weight.device.type == "cpu"
 
 
 # -- The seed -------------------------------------------------------------------------------------------------------
