@@ -46,7 +46,7 @@ test-all: .venv/ready
 	$(PYTEST) --hypothesis-profile many
 
 # Test the tests: of 2,800 small changes of the model and a sample of those around it, 95 in 100 have to make one fail.
-# An hour or two.
+# About three hours.
 mutants: .venv/ready
 	$(BIN)/python scripts/dev/mutants.py
 

@@ -271,7 +271,7 @@ def future_gradient(case: ModelAndTokens[Any]) -> Deviation:
     lower=(),
 )
 def count_ineffective_tokens(case: ModelAndTokens[Any]) -> Deviation:
-    """Every token does change the logits at its own position and at the next, and every source does."""
+    """Every token does change the logits at its own position and at the next, and every source does so too."""
     whole, n_without = case.full_pass()[0], 0
     for t in range(case.tokens.size(1) - 1):
         other = case.with_other_tokens(slice(t, t + 1)).full_pass()[0]
@@ -392,15 +392,23 @@ def other_rows_deviation(case: ModelAndTokens[Any]) -> Deviation:
 claim, ROW_CHECKS = new_check_group("Rows and caches")
 
 
-def steps_after_padding(case: ModelAndTokens[Any], tokens: Tensor, change: Callable[[Any], Any]) -> Tensor:
-    """The logits of the last two tokens, after prompts padded on the left and a change of the cache."""
+def deviation_after_padding(case: ModelAndTokens[Any], change: Callable[[Any], Any], rows: Tensor) -> Deviation:
+    """How far two steps after prompts padded on the left move where the cache is changed, so that it has these rows."""
     if not case.model.takes_mask:
         raise NotOfferedError("it takes no mask for the target's padding")
     prompts, mask = ragged_prompts(case, "left")
-    cache, real = case.new_cache(mask.size(1) + 2), torch.ones_like(mask[:, :1])
-    case.feed(prompts, cache, mask)
-    cache = change(cache)
-    return torch.cat([case.feed(token, cache, real, case.model.refusal)[0] for token in tokens[:, -2:].split(1, 1)], 1)
+    real = torch.ones_like(mask[:, :1])
+
+    def steps(tokens: Tensor, change: Callable[[Any], Any], refusal: type[Exception]) -> Tensor:
+        cache = case.new_cache(mask.size(1) + 2)
+        case.feed(prompts, cache, mask)
+        cache = change(cache)
+        return torch.cat([case.feed(x, cache, real, refusal)[0] for x in tokens[:, -2:].split(1, 1)], 1)
+
+    want = steps(case.tokens, lambda cache: cache, Exception)
+    if want.isnan().any():
+        raise NotOfferedError("padding on the left makes NaN")
+    return deviation(steps(case.tokens[rows], change, NotOfferedError)[rows.argsort()], want)
 
 
 @claim("rows", "logits after each of four selections, against full passes on the selected rows")
@@ -409,12 +417,13 @@ def row_selection_deviation(case: ModelAndTokens[Any]) -> Deviation:
     rows, length = case.tokens.shape
     selections = [[*range(rows)], [*range(1, rows), 0], [1, 0, *range(rows), 1], [rows, 0, 1], [2]][:length]
     size, others = length // len(selections), len(selections) - 1
-    chunks = case.tokens.split([length - others * size, *[size] * others], 1)
+    sizes = [length - others * size, *[size] * others]
     together = takes_chunks(case, [2])
-    fails_anyway = together and not takes_chunks(case, [chunk.size(1) for chunk in chunks])
-    cache, deviations, refusal = case.new_cache(), [], Exception if fails_anyway else NotOfferedError
+    refusal = NotOfferedError if takes_chunks(case, sizes if together else [1] * length) else Exception
+    cache, deviations = case.new_cache(), []
     kept = case.with_tokens(case.tokens[:, :0])
-    for piece, selected in zip(chunks, selections, strict=True):  # a row that stands twice is fed two rows' tokens
+    # A row that stands twice is fed two rows' tokens.
+    for piece, selected in zip(case.tokens.split(sizes, 1), selections, strict=True):
         if start := kept.tokens.size(1):  # in an empty cache there is nothing to select
             cache, kept = case.select_rows(cache, torch.tensor(selected)), kept.with_rows(torch.tensor(selected))
         new = piece[torch.arange(len(kept.tokens)) % len(piece)]
@@ -424,8 +433,7 @@ def row_selection_deviation(case: ModelAndTokens[Any]) -> Deviation:
         deviations.append(compare(got, want).named(f"after selections of rows up to {selected}" * bool(start), start))
     reverse = torch.arange(rows).flip(0)
     with suppress(NotOfferedError):
-        turned = steps_after_padding(case, case.tokens[reverse], lambda cache: case.select_rows(cache, reverse))
-        difference = deviation(turned[reverse], steps_after_padding(case, case.tokens, lambda cache: cache))
+        difference = deviation_after_padding(case, lambda cache: case.select_rows(cache, reverse), reverse)
         deviations.append(difference.named("with the rows in reverse after prompts padded on the left"))
     return worst(deviations)
 
@@ -436,7 +444,7 @@ def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
     if "rollback" in case.model.variants:
         case = case.with_variant("rollback")
     longest, deviations = min(case.model.max_len or MAX_LENGTH, MAX_LENGTH), []
-    together, ways = takes_chunks(case, [2]), ["in one chunk", "one by one"][not takes_chunks(case, [1, 2]) :]
+    together, ways = takes_chunks(case, [2]), [*["in one chunk"] * takes_chunks(case, [1, 2]), "one by one"]
     for span in [span for span in case.model.window_sizes if 0 < span <= longest - 2] or [MAX_DRAFT]:
         most = span if span <= LONG_LENGTH else ALL_SPLITS_LENGTH
         prompt, length = max(1, span - most), min(span + 2 * most, longest)
@@ -461,8 +469,7 @@ def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
         return case.drop_last(cache, 1)
 
     with suppress(NotOfferedError):
-        redone = steps_after_padding(case, case.tokens, draft)
-        difference = deviation(redone, steps_after_padding(case, case.tokens, lambda cache: cache))
+        difference = deviation_after_padding(case, draft, torch.arange(len(case.tokens)))
         deviations.append(difference.named("after prompts padded on the left and a token that was dropped again"))
     return worst(deviations)
 
@@ -499,7 +506,7 @@ def interleaved_deviation(case: ModelAndTokens[Any]) -> Deviation:
     return worst([compare(concat_outputs(mine), each.full_pass()) for mine, each in zip(steps, both, strict=True)])
 
 
-@claim("caches.alternating", "logits, with a full pass after every chunk of two tokens, against a full pass before")
+@claim("caches.alternating", "logits, with a full pass after every one or two tokens, against a full pass before")
 def full_pass_between_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Cached, then uncached, then cached again on one model: neither affects the other."""
     want, steps, deviations = case.full_pass(), [], []
@@ -529,7 +536,7 @@ def rng_state_changes(case: ModelAndTokens[Any]) -> Deviation:
 
 
 claim, GENERATION_CHECKS = new_check_group("Generating")
-LOGIT_GAP_TEXT = "how far a token's logit lies below the largest, by a full pass over what comes before it"
+ARGMAX_GAP_TEXT = "how far a token's logit lies below the largest, by a full pass over what comes before it"
 TIE_GAP = dtype_tolerance(torch.float32)  # how far apart two logits of a tie may be: many models round them so
 
 
@@ -558,7 +565,7 @@ def repeating_prompt_case(case: ModelAndTokens[Any], b: int) -> ModelAndTokens[A
     return row.with_tokens(torch.cat([row.tokens[:, :3], row.tokens[:, 1:3]], 1)[:, :length])
 
 
-@claim("generate.greedy", LOGIT_GAP_TEXT, tolerance=TIE_GAP, lower=())
+@claim("generate.greedy", ARGMAX_GAP_TEXT, tolerance=TIE_GAP, lower=())
 def generated_argmax_gap(case: ModelAndTokens[Any], ways: Sequence[str] = ("cached", "uncached")) -> Deviation:
     """What is generated greedily, with a cache and without one, is what is likeliest by the full pass."""
     deviations = []
@@ -570,20 +577,20 @@ def generated_argmax_gap(case: ModelAndTokens[Any], ways: Sequence[str] = ("cach
     return worst(deviations)
 
 
-@claim("generate.lookup", LOGIT_GAP_TEXT, tolerance=TIE_GAP, lower=())
-def lookup_logit_gap(case: ModelAndTokens[Any]) -> Deviation:
+@claim("generate.lookup", ARGMAX_GAP_TEXT, tolerance=TIE_GAP, lower=())
+def lookup_argmax_gap(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated with drafts that are looked up in the prompt."""
     return generated_argmax_gap(case, ("lookup",))
 
 
-@claim("generate.assisted", LOGIT_GAP_TEXT, tolerance=TIE_GAP, lower=())
-def assisted_logit_gap(case: ModelAndTokens[Any]) -> Deviation:
+@claim("generate.assisted", ARGMAX_GAP_TEXT, tolerance=TIE_GAP, lower=())
+def assisted_argmax_gap(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated with drafts by another model, and with the model's own."""
     return generated_argmax_gap(case, ("draft", "own draft"))
 
 
-@claim("generate.ragged", LOGIT_GAP_TEXT, tolerance=TIE_GAP, lower=())
-def ragged_logit_gap(case: ModelAndTokens[Any]) -> Deviation:
+@claim("generate.ragged", ARGMAX_GAP_TEXT, tolerance=TIE_GAP, lower=())
+def ragged_argmax_gap(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated in a batch of prompts of different lengths, padded on the left, or of such sources."""
     prompts, mask = ragged_prompts(case, "left") if case.model.takes_mask else (case.tokens[:, :3], None)
     outputs, deviations = generate_tokens(case, prompts, "cached", mask), []

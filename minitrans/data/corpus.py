@@ -200,7 +200,8 @@ def read_id_rows(pairs: Dataset, purpose: str, max_len: int, limits: DataConfig 
     faults = filters.length_faults(row_lengths(src) + 1, row_lengths(tgt) + 1, max_len, limits)
     kept = filters.mark_kept(faults, purpose)
     if not kept.any():
-        raise UserError(f"none of {len(pairs)} {purpose} pairs is left: {' or '.join(faults)}; set other limits")
+        found = " or ".join(fault for fault, is_wrong in faults.items() if is_wrong.any())
+        raise UserError(f"none of {len(pairs)} {purpose} pairs is left: {found}; set other limits")
     return (src, tgt) if kept.all() else (src.filter(kept), tgt.filter(kept))
 
 

@@ -85,7 +85,7 @@ def length_faults(
     wrong = {f"longer than max_len, {max_len} tokens": longer > max_len}
     if limits is None:
         return wrong
-    wrong["one side is empty as it is read"] = shorter < 2  # of characters that nobody sees, say
+    wrong["one side is empty once it is read"] = shorter < 2  # say, of zero-width characters alone
     if limits.max_length is not None:
         wrong[f"longer than data.max_length, {limits.max_length} tokens"] = longer > limits.max_length
     if limits.min_length > 1:

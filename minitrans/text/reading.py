@@ -262,7 +262,7 @@ class Reader:
             return ",".join(places.assign(part, kind) for part, kind in _parts_by_kind(unit))
 
         if self.uses_placeholders and len(text) <= LONG_LINE_LENGTH:
-            text = self._replace_copied_parts(put_placeholders, text)
+            text = self._sub_in_copied_parts(put_placeholders, text)
         values = {place: value for value, place in places.items()}
         return self.lower_if_plain(text), KeptParts(values, before, after, ends_to_strip)
 
@@ -302,10 +302,10 @@ class Reader:
             return value
 
         if self.uses_placeholders and len(source) <= LONG_LINE_LENGTH:
-            source = self._replace_copied_parts(put_placeholders, source)
+            source = self._sub_in_copied_parts(put_placeholders, source)
         return self.lower_if_plain(source), target
 
-    def _replace_copied_parts(self, replace: Callable[[re.Match[str]], str], text: str) -> str:
+    def _sub_in_copied_parts(self, replace: Callable[[re.Match[str]], str], text: str) -> str:
         """Replace what may be copied; no letter of a script without blanks belongs to it."""
         pieces = _UNSPACED_RUN.split(text)
         return "".join(run if i % 2 else self._copied_parts.sub(replace, run) for i, run in enumerate(pieces))

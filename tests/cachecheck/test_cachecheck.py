@@ -454,6 +454,13 @@ def test_a_right_model_that_takes_single_tokens_alone_passes() -> None:
     for fault, id_ in (("own padding seen", "padding.left"), ("drops nothing", "rollback")):
         assert id_ in failed_results(SingleAfterThePrompt(fault))
 
+    class PaddedPromptsAlone(Toy):
+        def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
+            assert mask is None or not cache.chunks
+            return super().feed(tokens, cache, mask)
+
+    assert failed_results(PaddedPromptsAlone()).keys() == set()
+
     class NoSteps(Toy):
         def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
             assert not cache.chunks

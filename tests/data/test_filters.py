@@ -55,7 +55,7 @@ def test_copies_are_all_but_the_first(pairs: list[tuple[str, str]], chunk: int) 
 )
 def test_wrong_lengths(limits: dict[str, int], wrong: dict[str, list[int]]) -> None:
     too_long = {"longer than max_len, 9 tokens": [0, 0, 0, 1, 0]}
-    empty = {"one side is empty as it is read": [1, 0, 0, 0, 0]}
+    empty = {"one side is empty once it is read": [1, 0, 0, 0, 0]}
     one, other = np.array([1, 3, 2, 9, 9]), np.array([3, 8, 5, 10, 9])
     for src, tgt in ((one, other), (other, one)):
         for settings, expected in ((data_config("x", **limits), too_long | empty | wrong), (None, too_long)):
