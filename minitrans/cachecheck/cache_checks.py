@@ -408,7 +408,7 @@ def deviation_after_padding(case: ModelAndTokens[Any], change: Callable[[Any], A
     want = steps(case.tokens, lambda cache: cache, Exception)
     if want.isnan().any():
         raise NotOfferedError("padding on the left makes NaN")
-    return deviation(steps(case.tokens[rows], change, NotOfferedError)[rows.argsort()], want)
+    return deviation(steps(case.tokens[rows], change, case.model.refusal)[rows.argsort()], want)
 
 
 @claim("rows", "logits after each of four selections, against full passes on the selected rows")
