@@ -120,7 +120,7 @@ def long_sentence_deviation(case: ModelAndTokens[Any]) -> Deviation:
 def takes_chunks(case: ModelAndTokens[Any], sizes: list[int]) -> bool:
     """Whether it can be fed chunks of these sizes; some models take single tokens alone, or after the first chunk."""
     try:
-        feed_in_chunks(case.with_tokens(case.tokens[:, : sum(sizes)]), sizes)
+        feed_in_chunks(case.with_tokens(extend_tokens(case, sum(sizes))), sizes)
     except NotOfferedError:
         return False
     return True

@@ -181,7 +181,7 @@ class Check:
             if may_lack and isinstance(error, NotOfferedError):
                 raise
             logger.info("%s raised", self.id, exc_info=True)
-            return no_number(f"{type(error).__name__}: {error_line(error)}")
+            return unmeasured(f"{type(error).__name__}: {error_line(error)}")
 
 
 def new_check_group(title: str) -> tuple[Callable[..., Callable[[MeasureT], MeasureT]], list[Check]]:
@@ -279,7 +279,7 @@ class Deviation(float):
         return ", ".join(words)
 
 
-def no_number(reason: str) -> Deviation:
+def unmeasured(reason: str) -> Deviation:
     """An infinite deviation, of what could not be measured."""
     infinite = Deviation(math.inf)
     infinite.reason = reason
@@ -299,7 +299,7 @@ def deviation(a: Tensor, b: Tensor) -> Deviation:
         b: Same shape, the same dtype or a higher one.
     """
     if a.shape != b.shape or a.numel() == 0:
-        return no_number(f"numbers of shape {tuple(a.shape)}, to compare with {tuple(b.shape)}")
+        return unmeasured(f"numbers of shape {tuple(a.shape)}, to compare with {tuple(b.shape)}")
     errors = (a.double() - b.double()).abs()
     if a.dtype != torch.float64:
         errors = errors / max(1.0, float(b.abs().max()))
@@ -315,7 +315,7 @@ def compare(got: Sequence[Tensor], want: Sequence[Tensor]) -> Deviation:
     Of four axes the last is filled up with zeros: weights of tokens that do not exist yet are 0.
     """
     if len(got) != len(want):
-        return no_number(f"kinds of numbers: {len(got)}, to compare with {len(want)}")
+        return unmeasured(f"kinds of numbers: {len(got)}, to compare with {len(want)}")
     return worst([deviation(*pad_weights_to_widest(a, b)) for a, b in zip(got, want, strict=True)])
 
 

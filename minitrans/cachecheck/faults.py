@@ -84,14 +84,14 @@ def draft_kept(model: CachedModel[Any]) -> ChangedMethods:
 def padding_seen(model: CachedModel[Any]) -> ChangedMethods:
     """All padding passes for real."""
 
-    def real(mask: Tensor | None) -> Tensor | None:
+    def unmask(mask: Tensor | None) -> Tensor | None:
         return None if mask is None else torch.ones_like(mask)
 
     return {
         "encode": lambda src_ids, src_mask: model.encode(src_ids, torch.ones_like(src_mask)),
-        "full_pass": lambda memory, tokens, mask=None: model.full_pass(memory, tokens, real(mask)),
-        "feed": lambda tokens, cache, mask=None: model.feed(tokens, cache, real(mask)),
-        "generate": lambda memory, prompts, n, way, mask=None: model.generate(memory, prompts, n, way, real(mask)),
+        "full_pass": lambda memory, tokens, mask=None: model.full_pass(memory, tokens, unmask(mask)),
+        "feed": lambda tokens, cache, mask=None: model.feed(tokens, cache, unmask(mask)),
+        "generate": lambda memory, prompts, n, way, mask=None: model.generate(memory, prompts, n, way, unmask(mask)),
     }
 
 

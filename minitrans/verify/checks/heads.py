@@ -97,7 +97,7 @@ def joint_projection_matches_heads(subject: ModelAndPairs) -> float:
     "scores of the worked example times sqrt(d_head), against 52 132 212 ... and 452 1172 1892 ...",
     tolerance=1e-11,
 )
-def heads_have_own_scores(subject: ModelAndPairs) -> float:
+def head_scores_match(subject: ModelAndPairs) -> float:
     """Each head has its own scores: Q_1 K_1^T and Q_2 K_2^T."""
     q, k = worked_example_queries_keys(subject)
     want = torch.tensor([SCORES1, SCORES2], dtype=torch.float64)
