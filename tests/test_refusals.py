@@ -145,6 +145,8 @@ BAD_SETTINGS = [
     ("seed: !!int x", " is not YAML: "),
     (f"seed: {'9' * 5000}", " is not YAML: "),
     ("a: &a [x, x, x]\nb: &b [*a, *a, *a]\ndata: {splits: *b}", "settings have no aliases, such as *a"),
+    ("model: {d_model: 8}\nmodel: {d_model: 16}", " is not YAML: model is given twice; correct it"),
+    ("data: {max_length: 8, path: x, max_length: 16}", " is not YAML: max_length is given twice; correct it"),
     ("data: " + "[" * 21 + "]" * 21, "it nests more than 20 deep"),
     ("data: " + "[" * 60_000, " is not YAML: "),
     ("data: {path: " + "x" * 70_000 + "}", " has more than 65536 bytes"),

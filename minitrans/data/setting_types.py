@@ -60,8 +60,9 @@ def read_settings(path: str | Path, load: Callable[[str], Any] = yaml.safe_load)
     if len(content) > _MAX_BYTES:
         raise UserError(f"{path} has more than {_MAX_BYTES} bytes; these are no settings")
     try:
-        text = content.decode()
-        _check_depth_and_aliases(yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        text, loader = content.decode(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        _check_depth_and_aliases(yaml.parse(text, loader))
+        _check_keys(yaml.compose(text, loader))
         return load(text)
     except Exception as error:  # a damaged file may cause any error
         raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}; correct it") from error
@@ -75,3 +76,13 @@ def _check_depth_and_aliases(events: Iterable[yaml.Event]) -> None:
             raise yaml.YAMLError(f"it nests more than {_MAX_DEPTH} deep")
         if isinstance(event, yaml.AliasEvent):
             raise yaml.YAMLError(f"settings have no aliases, such as *{event.anchor}")
+
+
+def _check_keys(node: yaml.Node | None) -> None:
+    """A key that stands twice in one mapping would lose its first value silently."""
+    seen = set()
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        if key.value in seen:
+            raise yaml.YAMLError(f"{key.value} is given twice")
+        seen.add(key.value)
+        _check_keys(value)
