@@ -27,7 +27,7 @@ def truncate(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def argument_error(prog: str, words: Sequence[str], known: Iterable[str]) -> UserError:
+def unknown_argument_error(prog: str, words: Sequence[str], known: Iterable[str]) -> UserError:
     """Say which word a command does not take, and of a flag which known one is nearest."""
     flag = next((word.partition("=")[0] for word in words if word.startswith("-") and word.strip("-")), None)
     if flag is None:

@@ -218,8 +218,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 # -- Compiled code: where it can be there, a test in which the plain path is taken in its place says so --------------
 
-COMPILER = os.environ.get("CXX", "").strip() or next(filter(shutil.which, ("c++", "g++", "clang++")), "false")
-OPENMP_COMMAND = f"{COMPILER} -fopenmp -fsyntax-only -include omp.h -xc++ /dev/null 2> /dev/null"
+COMPILER_COMMAND = os.environ.get("CXX", "").strip() or next(filter(shutil.which, ("c++", "g++", "clang++")), "false")
+OPENMP_COMMAND = f"{COMPILER_COMMAND} -fopenmp -fsyntax-only -include omp.h -xc++ /dev/null 2> /dev/null"
 HAS_COMPILED_FOLDER = find_spec("minitrans.compiled") is not None
 CAN_COMPILE = HAS_COMPILED_FOLDER and os.system(OPENMP_COMMAND) == 0
 collect_ignore = [] if HAS_COMPILED_FOLDER else ["compiled"]
@@ -232,7 +232,7 @@ def fresh_libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a new process, which has loaded no compiled code; and what the test has loaded is forgotten with it."""
 
     def forget() -> None:
-        for module, name in (("training", "training_library"), ("library", "_compile_and_load")):
+        for module, name in (("training", "training_library"), ("library", "_library_or_reason")):
             getattr(import_module(f"minitrans.compiled.{module}"), name).cache_clear()
 
     if not HAS_COMPILED_FOLDER:
@@ -252,7 +252,7 @@ def _lesser_processor(
         pytest.skip("the compiler's flags are those of x86")
     assert pytestconfig.cache is not None
     monkeypatch.setenv("XDG_CACHE_HOME", str(pytestconfig.cache.mkdir("compiled")))
-    monkeypatch.setenv("CXX", f"{COMPILER} {request.param}")
+    monkeypatch.setenv("CXX", f"{COMPILER_COMMAND} {request.param}")
     library = import_module("minitrans.compiled.library")
     flags = [flag.replace("-O3", "-O1") for flag in library.CXX_FLAGS]  # in a third of the time
     monkeypatch.setattr(library, "CXX_FLAGS", flags)
@@ -274,12 +274,12 @@ def plain_warnings() -> Iterator[list[str]]:
 
 @pytest.fixture(autouse=True)
 def _fail_on_plain_path(request: pytest.FixtureRequest, plain_warnings: list[str]) -> Iterator[None]:
-    """Fail where the plain path is taken, unless the test has the fixture `fallbacks`; every line is new to a test."""
+    """Fail where the plain path is taken, unless the test asks for `allow_fallbacks`; every line is new to a test."""
     REAL_LOG_ONCE.cache_clear()
     yield
     taken = plain_warnings.copy()
     plain_warnings.clear()
-    assert not (CAN_COMPILE and taken) or "fallbacks" in request.fixturenames, taken
+    assert not (CAN_COMPILE and taken) or "allow_fallbacks" in request.fixturenames, taken
 
 
 @pytest.fixture(autouse=True)
@@ -316,6 +316,6 @@ def _restore_process_settings() -> Iterator[None]:
 
 
 @pytest.fixture
-def fallbacks(plain_warnings: list[str]) -> list[str]:
+def allow_fallbacks(plain_warnings: list[str]) -> list[str]:
     """Lets a test take the plain path; the warnings of it."""
     return plain_warnings

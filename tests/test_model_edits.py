@@ -79,10 +79,10 @@ def assert_falls_back_and_verify(folder: Path, corpus: Path, reason: str) -> lis
     assert metrics_and_weights(folder, "auto") == metrics_and_weights(folder, "off")
     assert results[1][1] == results[3][1]
     assert len(results[1][1].splitlines()) == 15
-    return failed_checks(*results[4])
+    return parse_failed_checks(*results[4])
 
 
-def failed_checks(code: int, out: str) -> list[str]:
+def parse_failed_checks(code: int, out: str) -> list[str]:
     """The checks that `verify` failed, which ends with code 1 then."""
     report: dict[str, Any] = json.loads(out)
     assert code == int(not report["passed"])
@@ -115,9 +115,9 @@ def test_the_new_check_of_the_guide_passes_and_catches_its_fault(folder: Path) -
     apply_diffs(folder, guide_sections()["A new check"])
     commands = [["verify", "--compiled", "off", "--json"], ["verify", "--sabotage", "mask.first-late", "--json"]]
     (sound, broken), _ = run_copy(folder, commands)
-    assert failed_checks(*sound) == []
+    assert parse_failed_checks(*sound) == []
     assert "mask.first" in [check["id"] for check in json.loads(sound[1])["checks"]]
-    assert "mask.first" in failed_checks(*broken)
+    assert "mask.first" in parse_failed_checks(*broken)
 
 
 def test_control_without_an_edit_compiled_code_computes(folder: Path, corpus: Path) -> None:
@@ -145,7 +145,7 @@ def test_wrong_compiled_code_is_not_admitted_and_verify_fails(folder: Path, corp
     red = assert_falls_back_and_verify(folder, corpus, "compiled code is off by")
     assert red == ["compiled.admitted", "compiled.pass", "compiled.steps", "compiled.outputs"]
     (result,), _ = run_copy(folder, [["verify", "--json", "--compiled", "off"]])
-    assert failed_checks(*result) == []
+    assert parse_failed_checks(*result) == []
 
 
 @pytest.mark.parametrize("lacking", ["folder", pytest.param("compiler", marks=pytest.mark.slow)])

@@ -331,7 +331,7 @@ def make_link(name: str) -> FilesOrRunEdit:
 
 
 RETRAIN = "train --config run/config.yaml --run-dir"
-TRAIN_FROM = f"{RETRAIN} new --training.init_from"
+INIT_FROM = f"{RETRAIN} new --training.init_from"
 SETTINGS_DIFFER_MESSAGE = "run/config.yaml and the settings given differ in "
 NOT_MARKED_MESSAGE = "is not marked as a run folder by a file .minitrans, so it is not overwritten"
 PROJECT_FILES = {f"project/{name}": "years: of work" for name in ("config.yaml", "README.md", "main.c")}
@@ -369,12 +369,12 @@ RUN_DIR_REFUSALS: list[tuple[FilesOrRunEdit, str, str]] = [
         for n in ("checkpoints", "tensorboard", "metrics.csv", "tensorboard/hparams.yaml", ".minitrans")
         for flag in ("--resume", "--overwrite")
     ),
-    ({}, f"{TRAIN_FROM} gone", "gone is not a folder; give the run folder that `minitrans train` wrote"),
+    ({}, f"{INIT_FROM} gone", "gone is not a folder; give the run folder that `minitrans train` wrote"),
     ({}, f"{RETRAIN} run --overwrite --training.init_from ./run", "training.init_from is the run folder itself; give"),
-    ({}, f"{TRAIN_FROM} run --model.d_ff 64", "model.d_ff is 64, and 48 in the run of training.init_from; give it the"),
-    ({}, f"{TRAIN_FROM} run --model.n_layers 2", "model.n_layers is 2, and 1 in the run of training.init_from"),
-    ({}, f"{TRAIN_FROM} run --model.n_heads 1", "model.n_heads is 1, and 2 in the run of training.init_from"),
-    ({}, f"{TRAIN_FROM} run --model.tie_embeddings false", "model.tie_embeddings is False, and True in the run of "),
+    ({}, f"{INIT_FROM} run --model.d_ff 64", "model.d_ff is 64, and 48 in the run of training.init_from; give it the"),
+    ({}, f"{INIT_FROM} run --model.n_layers 2", "model.n_layers is 2, and 1 in the run of training.init_from"),
+    ({}, f"{INIT_FROM} run --model.n_heads 1", "model.n_heads is 1, and 2 in the run of training.init_from"),
+    ({}, f"{INIT_FROM} run --model.tie_embeddings false", "model.tie_embeddings is False, and True in the run of "),
     (
         {},
         f"{RETRAIN} new --trainer.val_check_interval 9999 --trainer.check_val_every_n_epoch 1",

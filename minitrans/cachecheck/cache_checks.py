@@ -149,7 +149,7 @@ def extend_tokens(case: ModelAndTokens[Any], length: int) -> Tensor:
 
 
 @claim("greedy", "ordinary tokens that differ by more than rounding", tolerance=0.0, lower=())
-def greedy_differences(case: ModelAndTokens[Any]) -> Deviation:
+def n_greedy_differences(case: ModelAndTokens[Any]) -> Deviation:
     """Greedy decoding from the cache chooses what it chooses without one."""
     tokens, cache = case.tokens[:, :1], case.new_cache()
     new, n_different, ordinary = tokens, 0, torch.tensor(list(case.model.ordinary))

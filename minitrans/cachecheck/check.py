@@ -100,7 +100,7 @@ class Result:
         return next(name for name, m in self.by_dtype.items() if not m.passed)
 
     @property
-    def first_failure(self) -> Measurement:
+    def failed_measurement(self) -> Measurement:
         """The outcome in that dtype."""
         return self.by_dtype[self.first_failed_dtype]
 

@@ -92,7 +92,7 @@ ARCHITECTURE_SETTINGS: dict[str, dict[str, object]] = {
 ROPE_SETTINGS = {"rope_type": "default", "rope_theta": 10000.0}
 UNGROUPED_HEAD_SETTINGS: dict[str, object] = {"num_key_value_heads": 4, "num_heads": 8}
 # What is given besides, one after the other, as long as no model can be made, or it makes no full pass.
-FALLBACK_SETTINGS: list[dict[str, Any]] = [
+SETTING_ATTEMPTS: list[dict[str, Any]] = [
     {},
     {"given": UNGROUPED_HEAD_SETTINGS},
     {"given": {**UNGROUPED_HEAD_SETTINGS, "head_dim": 2 * SMALL_WINDOW}},
@@ -381,8 +381,8 @@ def _build_with_fallbacks(architecture: str, settings: dict[str, object]) -> HFM
     name, kind = adapter_by_name()[architecture]
     config_class, own = transformers.CONFIG_MAPPING[name], {**ARCHITECTURE_SETTINGS.get(name, {}), **settings}
     first: Exception | None = None
-    dropping = [(attempt, MAX_SETTING_DROPS) for attempt in (FALLBACK_SETTINGS[0], FALLBACK_SETTINGS[-1])]
-    for attempt, n_dropped in [*((attempt, 0) for attempt in FALLBACK_SETTINGS), *dropping]:
+    dropping = [(attempt, MAX_SETTING_DROPS) for attempt in (SETTING_ATTEMPTS[0], SETTING_ATTEMPTS[-1])]
+    for attempt, n_dropped in [*((attempt, 0) for attempt in SETTING_ATTEMPTS), *dropping]:
         tried = {**_small_settings(config_class, **attempt), **own}
         for _ in range(n_dropped + 1):
             try:

@@ -87,7 +87,7 @@ def run_checks(cases: Mapping[torch.dtype, ModelAndTokens[Any]], checks: Sequenc
     looks_like: dict[str, str] = {}
     for dtype, case in cases.items():
         failed = [r for r in results if r.failed and r.first_failed_dtype == dtype_name(dtype)]
-        looks_like |= explain_failures(case, {r.id: r.first_failure.measured for r in failed})
+        looks_like |= explain_failures(case, {r.id: r.failed_measurement.measured for r in failed})
     return [replace(r, detail="; ".join(filter(None, [r.detail, looks_like.get(r.id, "")]))) for r in results]
 
 
@@ -141,5 +141,5 @@ def failure_line(result: Result) -> str:
         return f"{result.id}: {result.detail}{' (is max_len right?)' * (result.id == 'lengths')}"
     if not result.failed:
         return ""
-    measured, allowed = to_str(result.first_failure.measured), to_str(result.first_failure.tolerance)
+    measured, allowed = to_str(result.failed_measurement.measured), to_str(result.failed_measurement.tolerance)
     return f"{result.id}: {measured}, at most {allowed} is allowed: {result.detail or result.claim}"

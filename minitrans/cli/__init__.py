@@ -22,7 +22,7 @@ from minitrans.cli.serve import add_serve_flags, serve_command
 from minitrans.cli.train import distill_command, train_command
 from minitrans.cli.translate import add_translate_flags, translate_command
 from minitrans.cli.verify import add_verify_flags, verify_command
-from minitrans.errors import UserError, argument_error, nearest_name_error
+from minitrans.errors import UserError, nearest_name_error, unknown_argument_error
 from minitrans.text.lines import escape_controls
 
 # For each command, the function that adds its flags (None: its flags are a run's settings) and the one that runs it,
@@ -57,7 +57,7 @@ def parse_command(argv: Sequence[str]) -> tuple[str, Any]:
     parser = Parser("minitrans", "A translation Transformer which proves its own attention.")
     parser.add_argument("--version", action="version", version=f"minitrans {minitrans.__version__}")
     if name and name.partition("=")[0] not in parser._option_string_actions:
-        raise argument_error(parser.prog, [name], parser._option_string_actions)
+        raise unknown_argument_error(parser.prog, [name], parser._option_string_actions)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
     for name, help in about.items():
         commands.add_parser(name, help=help, prog=f"minitrans {name}", description=help)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from minitrans.errors import UserError, argument_error
+from minitrans.errors import UserError, unknown_argument_error
 
 N_CORES = os.cpu_count() or 1
 
@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
         else:
             others += texts
         if others:
-            raise argument_error(self.prog, others, self._option_string_actions)
+            raise unknown_argument_error(self.prog, others, self._option_string_actions)
         return args
 
     def _check_value(self, action: argparse.Action, value: object) -> None:

@@ -60,7 +60,7 @@ def load_library(source: Path, functions: Mapping[str, tuple[Any, Sequence[Any]]
     Raises:
         NotAdmittedError: It cannot be compiled or loaded.
     """
-    library = _compile_and_load(source)
+    library = _library_or_reason(source)
     if isinstance(library, str):
         raise NotAdmittedError(library)
     for name, (result, arguments) in functions.items():
@@ -81,7 +81,7 @@ def call_function(library: ctypes.CDLL, dtype: torch.dtype, name: str, *argument
 
 
 @functools.cache
-def _compile_and_load(source: Path) -> ctypes.CDLL | str:
+def _library_or_reason(source: Path) -> ctypes.CDLL | str:
     """The library, or why there is none."""
     command = os.environ.get("CXX", "")
     try:
@@ -98,7 +98,7 @@ def _compile_and_load(source: Path) -> ctypes.CDLL | str:
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_private(cache)
         own_flags = [*dropwhile(lambda word: not word.startswith("-"), compiler)]  # repeated, so that they win: g++ -O1
-        path = _find_cached(cache, name) or _build_cached([*compiler, *CXX_FLAGS, *own_flags, str(source)], cache, name)
+        path = _find_cached(cache, name) or _compile([*compiler, *CXX_FLAGS, *own_flags, str(source)], cache, name)
         library = ctypes.CDLL(str(path))
         library.usable.restype = c_bool
         if not library.usable():
@@ -123,7 +123,7 @@ def _find_cached(cache: Path, name: str) -> Path | None:
     return None
 
 
-def _build_cached(command: list[str], cache: Path, name: str) -> Path:
+def _compile(command: list[str], cache: Path, name: str) -> Path:
     """Compile a library into the cache as its user's alone."""
     if os.isatty(2):
         print(f"minitrans: compiling {command[-1]}, once on this machine ...", file=sys.stderr)

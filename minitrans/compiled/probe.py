@@ -48,7 +48,7 @@ def check_training(plan: Plan, dtype: torch.dtype) -> None:
                 _scale_outliers(model, 1 / OUTLIER_SCALE)
                 _shift_relu_inputs(model)
             model.to(torch.promote_types(tried, torch.float32)).train(training)
-            _refuse_differences(compare_training(model, src_ids, tgt_in, tgt_out, SMOOTHING, tried), tried)
+            _refuse_differences(paired_training_results(model, src_ids, tgt_in, tgt_out, SMOOTHING, tried), tried)
 
 
 def check_steps(plan: Plan, dtype: torch.dtype) -> None:
@@ -135,7 +135,7 @@ def _shift_relu_inputs(model: Transformer) -> None:
                 module.w_1.bias[1::2] -= 4.0
 
 
-def compare_training(
+def paired_training_results(
     model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float, dtype: torch.dtype
 ) -> Iterator[NamedTensorPair]:
     """Yield the real hidden states, the loss a token, and the gradient at each parameter, in bfloat16 at all together.

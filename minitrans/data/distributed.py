@@ -18,7 +18,7 @@ def n_processes() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def slice_of_rank(n: int) -> slice:
+def own_slice(n: int) -> slice:
     """Return which of n things are this process's share; after `all_gather`, every process has all results."""
     size = -(-n // n_processes())
     return slice(rank() * size, (rank() + 1) * size)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from datasets import Dataset
 
 from minitrans.data.batching import IdRows, id_rows, row_lengths
-from minitrans.data.distributed import all_gather, slice_of_rank
+from minitrans.data.distributed import all_gather, own_slice
 from minitrans.data.filters import duplicate_pairs, empty_sides, hash_pairs, length_faults, mark_kept, source_overlaps
 from minitrans.data.loader import Buffer, ResumableLoader
 from minitrans.data.noise import Noise
@@ -110,7 +110,7 @@ class StreamLoader(ResumableLoader):
         return src.take(kept), tgt.take(kept)
 
     def _encode_and_gather(self, lines: list[str]) -> IdRows:
-        own = lines[slice_of_rank(len(lines))]  # few at a time become lists, which take four times the memory
+        own = lines[own_slice(len(lines))]  # few at a time become lists, which take four times the memory
         rows = [id_rows(self._tokenizer.encode_batch(own[i : i + CHUNK])) for i in range(0, len(own), CHUNK)]
         return pa.concat_arrays([id_rows([]), *chain.from_iterable(all_gather(rows))])
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from minitrans.model.cache import KeyValues
+from minitrans.model.cache import KVCache
 from minitrans.model.dropout import dropout
 from minitrans.model.masks import check_mask
 
@@ -129,7 +129,7 @@ class MultiHeadAttention(nn.Module):
         value: Tensor | None,
         mask: Tensor | None = None,
         need_weights: bool = False,
-        cache: KeyValues | None = None,
+        cache: KVCache | None = None,
         offset: int = 0,
     ) -> tuple[Tensor, Tensor | None]:
         """Project, attend in every head, and mix the heads.

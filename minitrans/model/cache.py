@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 
-class KeyValues:
+class KVCache:
     """The keys and values that one attention has projected before.
 
     Attributes:
@@ -23,9 +23,9 @@ class KeyValues:
     def __init__(self, k: Tensor, v: Tensor) -> None:
         self.k, self.v = k, v
 
-    def empty_buffers(self, n: int) -> "KeyValues":
+    def empty_buffers(self, n: int) -> "KVCache":
         """Empty buffers of the same rows and heads for `n` tokens."""
-        return KeyValues(*(x.new_empty(*x.shape[:2], n, x.size(3)) for x in (self.k, self.v)))
+        return KVCache(*(x.new_empty(*x.shape[:2], n, x.size(3)) for x in (self.k, self.v)))
 
     def update(self, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
         """Store the new tokens' keys and values and return those of all tokens so far.
@@ -59,8 +59,8 @@ class LayerCache(NamedTuple):
         source: Cross-attention's, S slots, all filled from the start.
     """
 
-    target: KeyValues
-    source: KeyValues
+    target: KVCache
+    source: KVCache
 
 
 class DecoderCache:
@@ -73,7 +73,7 @@ class DecoderCache:
         length: How many are stored. The position offset comes from here and nowhere else.
     """
 
-    def __init__(self, source: Iterable[KeyValues], src_mask: Tensor, capacity: int) -> None:
+    def __init__(self, source: Iterable[KVCache], src_mask: Tensor, capacity: int) -> None:
         """Make an empty cache; `source` has each layer's keys and values of the source."""
         self.layers = [LayerCache(source=each, target=each.empty_buffers(capacity)) for each in source]
         self.src_mask = src_mask

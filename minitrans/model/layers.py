@@ -17,7 +17,7 @@ from minitrans.model.dropout import Dropout
 Norm = nn.LayerNorm  # what every sub-layer reads x through
 
 
-class LayerTrace(NamedTuple):
+class LayerOutput(NamedTuple):
     """What one layer computed.
 
     Attributes:
@@ -81,7 +81,7 @@ class EncoderLayer(nn.Module):
         self.ff = FeedForward(d_model, d_ff, dropout)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, src_mask: Tensor, need_weights: bool) -> LayerTrace:
+    def forward(self, x: Tensor, src_mask: Tensor, need_weights: bool) -> LayerOutput:
         """Run the layer.
 
         Args:
@@ -93,7 +93,7 @@ class EncoderLayer(nn.Module):
         attended, weights = self.self_attn(h, h, h, src_mask, need_weights)
         x = x + self.dropout(attended)
         x = x + self.dropout(self.ff(self.ff_norm(x)))
-        return LayerTrace(x, weights, None)
+        return LayerOutput(x, weights, None)
 
 
 class DecoderLayer(nn.Module):
@@ -119,7 +119,7 @@ class DecoderLayer(nn.Module):
         cache: LayerCache | None,
         offset: int,
         need_weights: bool,
-    ) -> LayerTrace:
+    ) -> LayerOutput:
         """Run the layer on all target tokens, or on the new ones when a cache holds the earlier ones.
 
         Args:
@@ -140,4 +140,4 @@ class DecoderLayer(nn.Module):
         attended, cross_weights = self.cross_attn(h, memory, memory, src_mask, need_weights, source)
         x = x + self.dropout(attended)
         x = x + self.dropout(self.ff(self.ff_norm(x)))
-        return LayerTrace(x, self_weights, cross_weights)
+        return LayerOutput(x, self_weights, cross_weights)

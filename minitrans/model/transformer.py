@@ -11,9 +11,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from minitrans.model.cache import DecoderCache, KeyValues
+from minitrans.model.cache import DecoderCache, KVCache
 from minitrans.model.dropout import Dropout
-from minitrans.model.layers import DecoderLayer, EncoderLayer, LayerTrace, Norm, sinusoidal_positions
+from minitrans.model.layers import DecoderLayer, EncoderLayer, LayerOutput, Norm, sinusoidal_positions
 from minitrans.model.masks import causal_mask, padding_mask
 
 
@@ -87,7 +87,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(EncoderLayer(*sizes) for _ in range(c.n_layers))
         self.norm = Norm(c.d_model)
 
-    def forward(self, x: Tensor, src_mask: Tensor, need_weights: bool = False) -> tuple[Tensor, list[LayerTrace]]:
+    def forward(self, x: Tensor, src_mask: Tensor, need_weights: bool = False) -> tuple[Tensor, list[LayerOutput]]:
         """Encode.
 
         Args:
@@ -122,7 +122,7 @@ class Decoder(nn.Module):
         src_mask: Tensor,
         cache: DecoderCache | None = None,
         need_weights: bool = False,
-    ) -> tuple[Tensor, list[LayerTrace]]:
+    ) -> tuple[Tensor, list[LayerOutput]]:
         """Decode all positions of `x` at once, each seeing the source and the target up to itself.
 
         Args:
@@ -233,7 +233,7 @@ class Transformer(nn.Module):
             An empty cache for `step`. It is for inference only: no gradient flows through its buffers.
         """
         layers = cast(Iterable[DecoderLayer], self.decoder.layers)
-        source = [KeyValues(*layer.cross_attn.project(memory, 1, 3)) for layer in layers]
+        source = [KVCache(*layer.cross_attn.project(memory, 1, 3)) for layer in layers]
         return DecoderCache(source, src_mask, self.config.max_len if capacity is None else capacity)
 
     def step(self, tgt_ids: Tensor, cache: DecoderCache) -> Tensor:
@@ -251,7 +251,7 @@ class Transformer(nn.Module):
         """
         return self.output(self.run_decoder(tgt_ids, None, cache.src_mask, cache)[0])
 
-    def run_encoder(self, src_ids: Tensor, need_weights: bool = False) -> tuple[Tensor, Tensor, list[LayerTrace]]:
+    def run_encoder(self, src_ids: Tensor, need_weights: bool = False) -> tuple[Tensor, Tensor, list[LayerOutput]]:
         """`encode`, and what each layer computed; with the attention weights if asked for."""
         src_mask = padding_mask(src_ids, self.config.pad_id)
         memory, traces = self.encoder(self.embed(self.src_embedding, src_ids, 0), src_mask, need_weights)
@@ -264,7 +264,7 @@ class Transformer(nn.Module):
         src_mask: Tensor,
         cache: DecoderCache | None = None,
         need_weights: bool = False,
-    ) -> tuple[Tensor, list[LayerTrace]]:
+    ) -> tuple[Tensor, list[LayerOutput]]:
         """`decode` (without a cache) and `step` (with one) up to the output projection, and what each layer computed.
 
         `tgt_ids`, int64 (B, T), is the whole target, or the tokens that follow those in the cache; the rest is as for

@@ -63,14 +63,14 @@ def seek_part(stream: BinaryIO, k: int, n: int) -> range:
     """
     size = stream.seek(0, os.SEEK_END)
     part_size = max(1, size // n)
-    last = _count_lines_before(stream, size if k == n else min(k * part_size, size))
-    before = _count_lines_before(stream, min((k - 1) * part_size, size))
+    last = _count_line_starts_before(stream, size if k == n else min(k * part_size, size))
+    before = _count_line_starts_before(stream, min((k - 1) * part_size, size))
     if before:
         any(piece.endswith(b"\n") for piece in _raw_lines(stream))  # reads to the end of the last of them
     return range(before + 1, last + 1)
 
 
-def _count_lines_before(stream: BinaryIO, end: int) -> int:
+def _count_line_starts_before(stream: BinaryIO, end: int) -> int:
     """How many lines begin before byte `end` of a file. The stream is left at the byte before that."""
     stream.seek(0)
     n_lines = 1 if end else 0

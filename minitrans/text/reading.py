@@ -48,8 +48,8 @@ _QUESTION = re.compile(
 KEYBOARD_ROWS = "qwertyuiop", "asdfghjkl", "zxcvbnm"  # the rows of a keyboard
 READER_SETTINGS_FILE = "reading.json"  # the settings of an exported folder's reader
 
-_UNSEEN = "\u00ad\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
-_WITHOUT_UNSEEN = str.maketrans("", "", _UNSEEN)
+_HIDDEN = "\u00ad\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
+_DELETE_HIDDEN = str.maketrans("", "", _HIDDEN)
 # Typographic marks, and what a keyboard has for them.
 PLAIN_MARKS_TABLE = str.maketrans(
     {
@@ -58,7 +58,7 @@ PLAIN_MARKS_TABLE = str.maketrans(
         **dict.fromkeys("‐‑‒–−", "-"),
         **dict.fromkeys("—―", " - "),
         "…": "...",
-        **dict.fromkeys(_UNSEEN, ""),
+        **dict.fromkeys(_HIDDEN, ""),
         **{chr(code + 0xFEE0): chr(code) for code in range(0x21, 0x7F)},  # full-width ASCII
     }
 )
@@ -79,7 +79,7 @@ _NOT_AFTER_ABBREVIATION = "".join(
 )
 _SENTENCE_BREAK = (
     rf"(?:(?<=(?:[^\s.?!]{{2}}| {_EMOJI})\.)|(?<=[a-z] \d\.)|(?<=[^\s.][?!])){_NOT_AFTER_ABBREVIATION}"
-    rf"(?!(?<=\bno\.) [#(]?\w*\d)[{_UNSEEN}]* (?=(?:{_EMOJI} ?|[{_UNSEEN}¿¡(\[#$£¥\u20a0-\u20cf'‘’‚©®™ℹ㊗㊙])*[^\Wℹ])"
+    rf"(?!(?<=\bno\.) [#(]?\w*\d)[{_HIDDEN}]* (?=(?:{_EMOJI} ?|[{_HIDDEN}¿¡(\[#$£¥\u20a0-\u20cf'‘’‚©®™ℹ㊗㊙])*[^\Wℹ])"
 )
 STOPS, QUESTION_MARKS = ".。।۔։።။", "?？؟;"  # of many scripts; Greek's question mark is a semicolon
 _UNSPACED_END_MARKS = "。？！…，；：”’」』）"  # after these no blank is written
@@ -262,7 +262,7 @@ class Reader:
             return ",".join(places.assign(part, kind) for part, kind in _parts_by_kind(unit))
 
         if self.uses_placeholders and len(text) <= LONG_LINE_LENGTH:
-            text = self._sub_in_copied_parts(put_placeholders, text)
+            text = self._replace_copied_parts(put_placeholders, text)
         values = {place: value for value, place in places.items()}
         return self.lower_if_plain(text), KeptParts(values, before, after, ends_to_strip)
 
@@ -302,10 +302,10 @@ class Reader:
             return value
 
         if self.uses_placeholders and len(source) <= LONG_LINE_LENGTH:
-            source = self._sub_in_copied_parts(put_placeholders, source)
+            source = self._replace_copied_parts(put_placeholders, source)
         return self.lower_if_plain(source), target
 
-    def _sub_in_copied_parts(self, replace: Callable[[re.Match[str]], str], text: str) -> str:
+    def _replace_copied_parts(self, replace: Callable[[re.Match[str]], str], text: str) -> str:
         """Replace what may be copied; no letter of a script without blanks belongs to it."""
         pieces = _UNSPACED_RUN.split(text)
         return "".join(run if i % 2 else self._copied_parts.sub(replace, run) for i, run in enumerate(pieces))
@@ -431,7 +431,7 @@ def _split_surroundings(line: str) -> tuple[str, str, str]:
     """A clean line in three parts: what comes before the sentence, the sentence, and what comes after it."""
     before = after = ""
     if not line.isascii() and any(map(str.isalnum, line)):
-        line = line.translate(_WITHOUT_UNSEEN).strip()
+        line = line.translate(_DELETE_HIDDEN).strip()
         line = _EMOJI_BEFORE_MARK.sub(r"\2\1", line[::-1])[::-1]
     while any(map(str.isalnum, line)):
         if line[:2].isalpha() and (line[-1].isalnum() or (line[-1] in ".?!" and line[-2].isalnum())):

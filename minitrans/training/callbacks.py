@@ -19,7 +19,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from minitrans.data.batching import Batch
 from minitrans.data.datamodule import TranslationDataModule
-from minitrans.data.distributed import all_gather, slice_of_rank
+from minitrans.data.distributed import all_gather, own_slice
 from minitrans.errors import UserError
 from minitrans.text.lines import escape_controls
 from minitrans.training.checkpoints import step_checkpoints_newest_first
@@ -56,7 +56,7 @@ class ValidationScorer(Callback):
         bundle = Bundle(pl_module.model, data.tokenizer, data.config.source, data.config.target)
         translator = Translator(bundle, self.compiled)
         sources, references = data.texts("valid")
-        own = slice_of_rank(len(sources))
+        own = own_slice(len(sources))
         level = logger.level
         if self.samples:  # the first validation has warned of lines that are cut
             logger.setLevel(logging.ERROR)

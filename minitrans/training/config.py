@@ -16,7 +16,7 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace, get_loader
 
 from minitrans.data.setting_types import INT32, Count, CountFromZero, NotNegative, Positive, Seed, Share, read_settings
 from minitrans.data.settings import DataConfig
-from minitrans.errors import UserError, argument_error, nearest_name_error, truncate
+from minitrans.errors import UserError, nearest_name_error, truncate, unknown_argument_error
 from minitrans.model.transformer import TransformerConfig
 from minitrans.text.tokenizer import TokenizerConfig
 from minitrans.training.precision import PrecisionSetting
@@ -257,7 +257,7 @@ def _reword_parser_error(parser: ArgumentParser, argv: Sequence[str], message: s
     """Say what jsonargparse means in the terms of the command line."""
     flags = {key: f"--{key if '.' in key else key.replace('_', '-')}" for key in parser.get_defaults().keys()}  # noqa: SIM118
     if words := message.partition("unrecognized arguments: ")[2].split():
-        return argument_error(parser.prog, words, [*flags.values(), "--help", "--print-config"])
+        return unknown_argument_error(parser.prog, words, [*flags.values(), "--help", "--print-config"])
     if missing := message.partition("the following arguments are required: ")[2]:
         names = ", ".join(f"--{key}" for key in missing.split(", "))
         return UserError(f"{names} must be given; see {parser.prog} --help")
@@ -265,7 +265,7 @@ def _reword_parser_error(parser: ArgumentParser, argv: Sequence[str], message: s
     flag = flags.get(key, f"--{key}")
     parts = [word for word in argv if word.startswith(f"{flag}.")]
     if parts and key not in {"data.splits", "data.noise", *SECTIONS}:
-        return argument_error(parser.prog, parts, flags.values())  # a part of a setting that has none
+        return unknown_argument_error(parser.prog, parts, flags.values())  # a part of a setting that has none
     if values := _flag_values(argv, flag):
         return _setting_type_error(flag, key, values[-1])
     if parts:

@@ -86,7 +86,7 @@ def make_distillation_inputs(config: RunConfig, folder: Path) -> Iterator[tuple[
     for seed in SEEDS:
         for direction, (given, written) in {"forward": (source, target), "backward": (target, source)}.items():
             run = folder / f"{direction}{seed}"
-            teacher = derive_run_config(config, run, corpus, ["train"], TEACHER_STEPS, seed=seed)
+            teacher = derive_stage_config(config, run, corpus, ["train"], TEACHER_STEPS, seed=seed)
             yield from train_unless_done(replace(teacher, data=replace(teacher.data, source=given, target=written)))
             write_file(corpus / f"{run.name}.{given}", (corpus / f"train.{given}").read_bytes())
             search = partial(Translator.translate, beam=BEAM_SIZE, length_penalty=PENALTY_BY_DIRECTION[direction])
@@ -95,7 +95,7 @@ def make_distillation_inputs(config: RunConfig, folder: Path) -> Iterator[tuple[
     texts = ["train", *(f"{direction}{seed}" for seed in SEEDS for direction in PENALTY_BY_DIRECTION)]
     for seed in SEEDS:
         yield from train_unless_done(
-            derive_run_config(config, folder / f"student{seed}", corpus, texts, STUDENT_STEPS, seed=seed)
+            derive_stage_config(config, folder / f"student{seed}", corpus, texts, STUDENT_STEPS, seed=seed)
         )
 
     write_file(corpus / f"agreed0.{source}", (corpus / f"train.{source}").read_bytes())
@@ -119,7 +119,7 @@ def final_config(config: RunConfig, folder: Path) -> RunConfig:
         init_from=str(folder / f"student{SEEDS[(config.seed - 1) % len(SEEDS)]}"),
         learning_rate=config.training.learning_rate * FINAL_MODEL_LR_FACTOR,
     )
-    model = derive_run_config(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS, seed=config.seed)
+    model = derive_stage_config(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS, seed=config.seed)
     return replace(model, training=training)
 
 
@@ -161,7 +161,7 @@ def pair_log_probs(translator: Translator, sources: Sequence[str], targets: Sequ
     return totals
 
 
-def derive_run_config(
+def derive_stage_config(
     config: RunConfig, run: Path, corpus: Path, train_splits: Sequence[str], steps_fraction: float, seed: int
 ) -> RunConfig:
     """The settings of a model that trains on splits of `corpus`, for a fraction of `max_steps` if set."""

@@ -52,7 +52,7 @@ from minitrans.translate.scoring import Scores, choose_threshold, references_by_
 from minitrans.translate.translator import Translator
 
 templates.filters |= {"escape_controls": escape_controls, "quote": shlex.quote}
-WAIT_FOR_REPORT_S = 10.0  # seconds that the first process of a training has to report an error and end the others
+REPORT_GRACE_S = 10.0  # seconds that the first process of a training has to report an error and end the others
 
 
 def train(config: RunConfig) -> dict[str, Scores]:
@@ -263,9 +263,9 @@ def _fit(
     except Exception as error:
         if trainer.local_rank > 0:
             # The first reports the error and ends this process, unless only this one failed.
-            time.sleep(WAIT_FOR_REPORT_S)
+            time.sleep(REPORT_GRACE_S)
         broken = isinstance(error, RuntimeError)  # perhaps a lost connection to a process that is about to end
-        if codes := _end_child_processes(trainer, WAIT_FOR_REPORT_S / 2 if broken else 0):
+        if codes := _end_child_processes(trainer, REPORT_GRACE_S / 2 if broken else 0):
             raise UserError(f"a training process ended with code {codes[0]}; see its messages above") from error
         if isinstance(error, DistError) or "gloo" in str(error):
             raise UserError(

@@ -25,7 +25,7 @@ T = TypeVar("T")
 logger = logging.getLogger("minitrans")
 
 PLAIN_NAME, COMPILED_NAME = "PyTorch", "compiled C++"
-_backend_by_work: dict[str, str] = {}  # by the kind of work, what does it in this process
+_backend_by_task: dict[str, str] = {}  # by the kind of work, what does it in this process
 
 
 def make_batch_loss(
@@ -52,14 +52,14 @@ def can_verify_compiled(mode: CompiledMode) -> bool:
 
 def describe_backends() -> str:
     """For each kind of work that has been asked for in this process, what does it; the last answer counts."""
-    return ", ".join(f"{work} in {who}" for work, who in _backend_by_work.items())
+    return ", ".join(f"{work} in {who}" for work, who in _backend_by_task.items())
 
 
 def _try_compiled(mode: CompiledMode, work: str, use: Callable[[Any], T], admitted: str = COMPILED_NAME) -> T | None:
     """What `use` gets from compiled code; None if that is off, missing or refuses. `admitted` names what then works."""
     if mode not in get_args(CompiledMode):
         raise ValueError(f"compiled is {mode!r}; it must be auto, off or require")
-    _backend_by_work[work] = PLAIN_NAME
+    _backend_by_task[work] = PLAIN_NAME
     if mode == "off":
         log_once(logging.INFO, f"{work} in {PLAIN_NAME}: compiled code is off")
         return None
@@ -67,7 +67,7 @@ def _try_compiled(mode: CompiledMode, work: str, use: Callable[[Any], T], admitt
         compiled = import_module("minitrans.compiled")
         try:
             function = use(compiled)
-            _backend_by_work[work] = admitted
+            _backend_by_task[work] = admitted
             log_once(logging.INFO, f"{work} in {admitted}")
             return function
         except compiled.NotAdmittedError as refusal:

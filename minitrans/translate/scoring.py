@@ -189,7 +189,7 @@ def choose_threshold(translations: Sequence[Translation], references: Sequence[S
     """
     equal = [t.text in right for t, right in zip(translations, references, strict=True)]
     chrf = None if np.mean(equal) >= MIN_EXACT_MATCH_SHARE else MIN_CORRECT_CHRF
-    wrong = _error_labels(translations, references, chrf)
+    wrong = _wrong_mask(translations, references, chrf)
     scores = np.array([-np.inf if t.unknown_words else t.score for t in translations])
     candidates = np.unique(scores[np.isfinite(scores)])
     if not candidates.size:
@@ -204,7 +204,7 @@ def score_unsure(
     translations: Sequence[Translation], references: Sequence[Sequence[str]], threshold: Threshold
 ) -> UnsureScores:
     """Compare the marks of one or more translations with their references, clean; `threshold` says what is wrong."""
-    wrong, unsure = _error_labels(translations, references, threshold.chrf), np.array([t.unsure for t in translations])
+    wrong, unsure = _wrong_mask(translations, references, threshold.chrf), np.array([t.unsure for t in translations])
     both = (wrong & unsure).sum()
     return UnsureScores(
         unsure=100 * float(unsure.mean()),
@@ -214,7 +214,7 @@ def score_unsure(
     )
 
 
-def _error_labels(
+def _wrong_mask(
     translations: Sequence[Translation], references: Sequence[Sequence[str]], chrf: float | None
 ) -> "np.typing.NDArray[np.bool_]":
     """Which translations equal no reference, and have a sentence chrF below `chrf` if that is given."""

@@ -29,7 +29,7 @@ logger = logging.getLogger("minitrans")
 Output = TypeVar("Output")
 # A sentence as the model is to see it: its pieces, then EOS, or nothing if the model does not translate it; and what
 # its translation gets back, see `text.reading.Reader`.
-EncodedSource = tuple[list[int], KeptParts]
+TokenizedSource = tuple[list[int], KeptParts]
 
 
 class AttentionWeights(NamedTuple):
@@ -102,7 +102,7 @@ class Translator:
         self.bundle, self._stepper = bundle, make_stepper(bundle.model, compiled)
         self.compiled = not isinstance(self._stepper, CachedStepper)
         self._reader = bundle.tokenizer.make_reader(bundle.source_words)
-        self._encode = lru_cache(MAX_REMEMBERED_SENTENCES)(partial(_encode_sentence, self._reader, bundle))
+        self._encode = lru_cache(MAX_REMEMBERED_SENTENCES)(partial(_tokenize_sentence, self._reader, bundle))
         self.split_sentences = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -151,7 +151,7 @@ class Translator:
         Returns:
             As many translations, in the same order; none holds a line break.
         """
-        sources = self._encode_sources(lines, first_line)
+        sources = self._tokenize_lines(lines, first_line)
         hypotheses = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
         return self._decode_lines(sources, [[best.ids for best, *_ in each] for each in hypotheses])
 
@@ -172,7 +172,7 @@ class Translator:
         With `attention` it has the attention weights too, from one more pass over source and translation. Without
         `split`, each line is one sentence, such as `to_sentences` gives. The other arguments are those of `translate`.
         """
-        sources = self._encode_sources(lines, first_line, split)
+        sources = self._tokenize_lines(lines, first_line, split)
         hypotheses = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
         best = [[ranked[0] for ranked in each] for each in hypotheses]
         texts = self._decode_lines(sources, [[hypothesis.ids for hypothesis in each] for each in best])
@@ -194,7 +194,7 @@ class Translator:
         The arguments are those of `translate`. A blank line has one translation, the empty one, with a score of 0. Of
         translations with the same text, only the best is returned.
         """
-        sources = self._encode_sources(lines, first_line)
+        sources = self._tokenize_lines(lines, first_line)
         hypotheses = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
         best: list[dict[str, Translation]] = [{} for _ in hypotheses]
         for ranks, each, line, source in zip(best, hypotheses, lines, sources, strict=True):
@@ -219,7 +219,7 @@ class Translator:
 
         The other arguments are those of `translate`. Equal lines have equal translations; another seed gives others.
         """
-        sources, draw = self._encode_sources(lines, first_line), partial(sample, top=top, seed=seed)
+        sources, draw = self._tokenize_lines(lines, first_line), partial(sample, top=top, seed=seed)
         return self._decode_lines(sources, self._decode_batches(sources, batch_tokens, use_cache, draw, []))
 
     def unknown_words(self, line: str, translation: str = "") -> tuple[str, ...]:
@@ -256,7 +256,7 @@ class Translator:
         return max(n_pieces for n_pieces, _ in map(self._encode, self.to_sentences(line)))
 
     def _decode_lines(
-        self, sources: Sequence[Sequence[EncodedSource]], target_ids: Sequence[Sequence[list[int]]]
+        self, sources: Sequence[Sequence[TokenizedSource]], target_ids: Sequence[Sequence[list[int]]]
     ) -> list[str]:
         """The translations of lines, from the target ids of each of their sentences."""
         texts = iter(self.bundle.tokenizer.decode_batch(chain.from_iterable(target_ids)))
@@ -267,7 +267,7 @@ class Translator:
         text: str,
         hypotheses: Sequence[Hypothesis],
         line: str,
-        sources: Sequence[EncodedSource],
+        sources: Sequence[TokenizedSource],
         length_penalty: float,
         attention: bool = False,
     ) -> Translation:
@@ -284,7 +284,7 @@ class Translator:
         return Translation(text, log_prob / n_tokens**length_penalty, weights, unknown, unsure)
 
     def _search(
-        self, lines: list[list[EncodedSource]], beam: int, length_penalty: float, batch_tokens: int, use_cache: bool
+        self, lines: list[list[TokenizedSource]], beam: int, length_penalty: float, batch_tokens: int, use_cache: bool
     ) -> list[list[list[Hypothesis]]]:
         """What beam search finds for each sentence of each line; with one beam the greedy translation."""
 
@@ -297,7 +297,7 @@ class Translator:
 
     def _decode_batches(
         self,
-        lines: list[list[EncodedSource]],
+        lines: list[list[TokenizedSource]],
         batch_tokens: int,
         use_cache: bool,
         decode: Callable[[Stepper[Any], Tensor], list[Output]],
@@ -338,12 +338,12 @@ class Translator:
         ids = pad_sequence([torch.tensor(row, device="cpu") for row in rows], True, self.bundle.tokenizer.pad_id)
         return ids.to(self.bundle.model.positions.device)
 
-    def _encode_sources(self, lines: Sequence[str], first_line: int, split: bool = True) -> list[list[EncodedSource]]:
+    def _tokenize_lines(self, lines: Sequence[str], first_line: int, split: bool = True) -> list[list[TokenizedSource]]:
         """The sentences of each line as the model is to see them."""
         if isinstance(lines, str) or not isinstance(lines, Sized):  # its letters; or what can be read only once
             raise TypeError(f"lines is a {type(lines).__name__}; give a list of texts: [text], or list(lines)")
         longest = self.bundle.model.config.max_len - 1
-        sources: list[list[EncodedSource]] = [[] for _ in lines]
+        sources: list[list[TokenizedSource]] = [[] for _ in lines]
         for number, line in enumerate(lines, first_line):
             for n_pieces, source in map(self._encode, self.to_sentences(line) if split else [line]):
                 if n_pieces > longest:
@@ -364,7 +364,7 @@ class Translator:
             yield rows
 
 
-def _encode_sentence(reader: Reader, bundle: Bundle, sentence: str) -> tuple[int, EncodedSource]:
+def _tokenize_sentence(reader: Reader, bundle: Bundle, sentence: str) -> tuple[int, TokenizedSource]:
     """How many pieces a sentence has, and what the model is to see of it, never more than it can take."""
     text, kept = reader.preprocess(sentence)
     ids = bundle.tokenizer.encode(text)

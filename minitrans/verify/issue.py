@@ -74,7 +74,7 @@ def issue_markdown(report: Report, model: HFModel, name: str) -> str:
         return f"# {class_name}: no check of its cache fails\n\n{versions}\n"
     case = next(iter(cases_by_dtype(model).values()))
     # Where something is plainly wrong, look for that, and ignore what may be rounding.
-    wrong = any(not result.first_failure.measured <= MIN_FAULT for result in failed.values())
+    wrong = any(not result.failed_measurement.measured <= MIN_FAULT for result in failed.values())
     limit = MIN_FAULT if wrong else dtype_tolerance(case.model.dtype)
     programs = candidate_programs(case, model, name, failed.keys(), limit)
     shown = ((program, failing_program_output(program, limit)) for program in programs)
@@ -82,7 +82,7 @@ def issue_markdown(report: Report, model: HFModel, name: str) -> str:
     lines = [f"# {class_name}: decoding from a cache differs from the full pass", ""]
     lines += ["| check | what should be true | deviation | allowed | what differs first |", "|---|---|---:|---:|---|"]
     for r in failed.values():
-        measured, allowed = to_str(r.first_failure.measured), to_str(r.first_failure.tolerance)
+        measured, allowed = to_str(r.failed_measurement.measured), to_str(r.failed_measurement.tolerance)
         lines.append(f"| {r.id} | {r.claim} | {measured} | {allowed} | {r.detail} |")
     if program:
         lines += ["", "```python", f"{program}```", "", "It should print zeros, up to rounding. It prints"]

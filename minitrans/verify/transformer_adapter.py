@@ -6,7 +6,7 @@ from torch import Tensor
 
 from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 from minitrans.model.cache import DecoderCache
-from minitrans.model.layers import LayerTrace
+from minitrans.model.layers import LayerOutput
 from minitrans.model.masks import padding_mask
 from minitrans.model.transformer import Transformer
 
@@ -30,7 +30,7 @@ class TransformerAdapter(CachedModel[DecoderCache]):
 
     def full_pass(self, memory: tuple[Tensor, Tensor], tokens: Tensor, mask: Tensor | None = None) -> list[Any]:
         """All numbers of the full masked pass."""
-        return self._all_outputs(*self.model.run_decoder(tokens, *memory, need_weights=True))
+        return self._logits_and_traces(*self.model.run_decoder(tokens, *memory, need_weights=True))
 
     def new_cache(self, memory: tuple[Tensor, Tensor], n_rows: int, capacity: int) -> DecoderCache:
         """An empty cache."""
@@ -38,7 +38,7 @@ class TransformerAdapter(CachedModel[DecoderCache]):
 
     def feed(self, tokens: Tensor, cache: DecoderCache, mask: Tensor | None = None) -> list[Any]:
         """All numbers of the next tokens."""
-        return self._all_outputs(*self.model.run_decoder(tokens, None, cache.src_mask, cache, need_weights=True))
+        return self._logits_and_traces(*self.model.run_decoder(tokens, None, cache.src_mask, cache, need_weights=True))
 
     def select_rows(self, cache: DecoderCache, rows: Tensor) -> DecoderCache:
         """The same cache."""
@@ -50,7 +50,7 @@ class TransformerAdapter(CachedModel[DecoderCache]):
         cache.length -= n
         return cache
 
-    def _all_outputs(self, hidden: Tensor, traces: list[LayerTrace]) -> list[Any]:
+    def _logits_and_traces(self, hidden: Tensor, traces: list[LayerOutput]) -> list[Any]:
         """Logits (B, n, V), then (B, n, D), (B, H, n, Tk) and (B, H, n, S) for each layer."""
         return [self.model.output(hidden), *(numbers for trace in traces for numbers in trace)]
 

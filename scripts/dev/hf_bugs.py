@@ -199,7 +199,7 @@ def run_checks_on_bug(bug: Bug) -> dict[str, Outcome]:
             parameter.add_(0.1 * torch.randn_like(parameter))
     checks = run(AnyReleaseModel(model, bug.cache)).checks
     worst = {
-        r.id: r.first_failure.measured if r.failed else max(m.measured for m in r.by_dtype.values())
+        r.id: r.failed_measurement.measured if r.failed else max(m.measured for m in r.by_dtype.values())
         for r in checks
         if r.offered
     }

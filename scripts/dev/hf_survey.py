@@ -80,7 +80,9 @@ class Finding(NamedTuple):
     @property
     def clear_failures(self) -> list[Result]:
         """The checks that fail by more than rounding in float32, which many a model does inside whatever its dtype."""
-        return [r for r in self.results if r.failed and not r.first_failure.measured <= dtype_tolerance(torch.float32)]
+        return [
+            r for r in self.results if r.failed and not r.failed_measurement.measured <= dtype_tolerance(torch.float32)
+        ]
 
 
 INTRODUCTION = """
@@ -161,7 +163,8 @@ def failure_table(rows: Iterable[Finding], notes: Sequence[Note]) -> Iterator[st
     for (ids, marks), alike in sorted(groups.items(), key=lambda group: -len(group[1])):
         worst = {
             id_: max(
-                (r.first_failure.measured for row in alike for r in row.clear_failures if r.id == id_), key=sort_key
+                (r.failed_measurement.measured for row in alike for r in row.clear_failures if r.id == id_),
+                key=sort_key,
             )
             for id_ in ids
         }

@@ -99,15 +99,15 @@ EQUIVALENT_MUTANTS = {
         "strict=True))):":
             "membership does not depend on order",
     },
-    "model.cache.KeyValues.empty_buffers": {
-        f"return KeyValues(*(x.new_empty(*x.shape[:2], n, x.size(3)) for x in ({two})))":
+    "model.cache.KVCache.empty_buffers": {
+        f"return KVCache(*(x.new_empty(*x.shape[:2], n, x.size(3)) for x in ({two})))":
             "they have one shape and dtype"
         for two in ("self.v, self.k", "self.v, self.v", "self.k, self.k")
     },
-    "model.cache.KeyValues.update": {
+    "model.cache.KVCache.update": {
         "end = offset + v.size(2)": "there is a value for each key",
     },
-    "model.cache.KeyValues.select_rows": {
+    "model.cache.KVCache.select_rows": {
         "for name, buffer in (('v', self.v), ('k', self.k)):": "each is selected by itself",
     },
     "model.cache.DecoderCache.select_rows": {
@@ -197,7 +197,7 @@ EQUIVALENT_MUTANTS = {
             "['-mprefer-vector-width=512'] if platform.machine() == 'x86_64' else ['-mcpu=native']",
         )},
     },
-    "compiled.library._compile_and_load": {
+    "compiled.library._library_or_reason": {
         "compiler = shlex.split(command) or list(filter(shutil.which, ('c++', 'clang++', 'g++')))[:1]":
             "c++ is one of them",
         **{f"parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, {rest}]":
@@ -207,7 +207,7 @@ EQUIVALENT_MUTANTS = {
         )},
         "library = ctypes.CDLL(path)": "CDLL takes paths too",
     },
-    "compiled.library._build_cached": {
+    "compiled.library._compile": {
         "with tempfile.TemporaryDirectory(prefix='compiling-') as folder:": "there is one file system here",
         "subprocess.run([*command, '-o', made], check=True, capture_output=True, encoding='utf-8', errors='replace', "
         "env=os.environ | {'LC_ALL': 'C'})": "subprocess takes paths too",
@@ -220,7 +220,7 @@ EQUIVALENT_MUTANTS = {
     "compiled.probe._small_model": {
         "parameter.add_(torch.randn_like(parameter), alpha=0.05)": "any random numbers serve",
     },
-    "compiled.probe.compare_training": {
+    "compiled.probe.paired_training_results": {
         "with torch.autocast('cpu', dtype, enabled=way <= 'plain' and dtype == torch.bfloat16):":
             "compiled code is told its dtype",
         "with torch.autocast('cpu', enabled=way == 'plain' and dtype == torch.bfloat16):": "that is autocast's dtype",

@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from conftest import COMPILER, needs_compiled
+from conftest import COMPILER_COMMAND, needs_compiled
 
 from minitrans.compiled import library, stepper, training
 from minitrans.compiled.library import NotAdmittedError
@@ -23,7 +23,7 @@ pytestmark = needs_compiled
 Load = Callable[[], tuple[Path, bool]]
 REAL_READ_BYTES = Path.read_bytes
 WARNING_FLAGS = ["-Wall", "-Wextra", "-Wshadow", "-Werror"]
-CXX_COMMAND = shlex.split(COMPILER)
+CXX_COMMAND = shlex.split(COMPILER_COMMAND)
 X86_CPUS = ["x86-64", "haswell", "skylake-avx512", "cooperlake", "sapphirerapids"]  # SSE2, AVX2, AVX-512, bfloat16, AMX
 COMPILER_CPU_PAIRS = [
     *itertools.product([CXX_COMMAND, ["clang++"]], X86_CPUS if platform.machine() == "x86_64" else []),
@@ -98,7 +98,7 @@ def load(source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     monkeypatch.setattr(subprocess, "run", runs)
 
     def loads() -> tuple[Path, bool]:
-        library._compile_and_load.cache_clear()
+        library._library_or_reason.cache_clear()
         runs.reset_mock()
         assert library.load_library(source, {}).usable()
         (path,) = cache.glob("source-*")
@@ -125,7 +125,7 @@ def test_each_source_is_compiled_once_and_anew_for_another_header_or_processor(
         [("__doc__", ""), ("HEADER_PATH", source), ("_cpu_features", lambda: "others")], 2
     ):
         monkeypatch.setattr(library, name, value)
-        library._compile_and_load.cache_clear()
+        library._library_or_reason.cache_clear()
         assert library.load_library(source, {}).usable()
         assert len(list(cache.iterdir())) == n
 
@@ -153,7 +153,7 @@ def test_systems_that_share_a_home_have_libraries_of_their_own(
 ) -> None:
     load()
     monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.17"))
-    library._compile_and_load.cache_clear()
+    library._library_or_reason.cache_clear()
     assert library.load_library(source, {}).usable()
     assert len(list(cache.glob("source-*"))) == 2
 

@@ -103,7 +103,7 @@ def add_hook(name: str, when: str = "forward") -> Change:
     return lambda model: getattr(model.get_submodule(name), f"register_{when}_hook")(no_op)
 
 
-def make_subclass(name: str) -> Change:
+def subclass_submodule(name: str) -> Change:
     """Have a module be of a class that is the same but for its name."""
 
     def change(model: Transformer) -> None:
@@ -120,8 +120,8 @@ def set_tgt_embedding_options(**options: Any) -> Change:
 SRC_EMBEDDING_TEXT = "src_embedding.weight torch.float64 on cpu"
 REFUSED_CHANGES: list[tuple[Change, str]] = [
     # types
-    (make_subclass(""), "the model is a mine.Mine, known is Transformer"),
-    (make_subclass(f"{ENCODER}.ff"), "encoder.layers.0.ff is a mine.Mine, known is FeedForward"),
+    (subclass_submodule(""), "the model is a mine.Mine, known is Transformer"),
+    (subclass_submodule(f"{ENCODER}.ff"), "encoder.layers.0.ff is a mine.Mine, known is FeedForward"),
     (
         lambda m: parametrize.register_parametrization(m.get_submodule(f"{ENCODER}.ff.w_1"), "weight", nn.Identity()),
         "encoder.layers.0.ff.w_1 is a torch.nn.utils.parametrize.ParametrizedLinear, known is Linear",

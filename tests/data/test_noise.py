@@ -22,7 +22,7 @@ TRAIN = [(f"{a} Hat, {b} coat.", f"帽{a}{b * n}。") for n in (1, 2, 3) for a, 
 VALID = [("A Hat.", "帽A。"), ("B coat.", "B。")]
 TOKENIZER = Tokenizer.train(chain(*TRAIN), TokenizerConfig(300, plain_sources=False))
 NOISE_SHARES = {"lower": 0.3, "typo": 0.2, "item": 0.1, "emoji": 0.1, "quotes": 0.1}
-GO_EMOJI_VARIANTS = [f"Go.{blank}{sign * n}" for blank in ("", " ") for sign in EMOJI for n in (1, 2)]
+GO_WITH_EMOJI = [f"Go.{blank}{sign * n}" for blank in ("", " ") for sign in EMOJI for n in (1, 2)]
 TYPOS_OF_ABLE = ["albe", "ale", "abble", *(f"a{key}le" for key in neighbouring_keys("b"))]
 TYPOS_OF_ABLE += ["abel", "abe", "ablle", *(f"ab{key}e" for key in neighbouring_keys("l"))]
 both_loaders = pytest.mark.parametrize("way", [{}, {"streaming": True, "shuffle_buffer": 25}], ids=["kept", "stream"])
@@ -86,8 +86,8 @@ def add_noise(tokenizer: Tokenizer, pairs: Pairs, shares: dict[str, float], max_
         ("typo", "a able", "long", [(f"a {word}", "long") for word in TYPOS_OF_ABLE]),
         ("typo", "a cat", "able", [("a cat", "able")]),
         ("item", "Go.", "走。", [(f"{m}Go.", f"{m}走。") for m in ("- ", *(f"{n}. " for n in range(1, 21)))]),
-        ("emoji", "Go.", "走。", [(text, "走。" + text[3:].strip()) for text in GO_EMOJI_VARIANTS]),
-        ("emoji", "Go.", "Va là.", [(text, "Va là. " + text[3:].strip()) for text in GO_EMOJI_VARIANTS]),
+        ("emoji", "Go.", "走。", [(text, "走。" + text[3:].strip()) for text in GO_WITH_EMOJI]),
+        ("emoji", "Go.", "Va là.", [(text, "Va là. " + text[3:].strip()) for text in GO_WITH_EMOJI]),
         ("quotes", "Go.", "走。", [('"Go."', "“走。”")]),
     ],
 )

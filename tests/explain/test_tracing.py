@@ -14,7 +14,7 @@ from torch.nn import Module
 from minitrans.explain import tracing
 from minitrans.explain.tracing import ATTENTION_KINDS, TracedTranslation, trace_translations
 from minitrans.model.attention import MultiHeadAttention
-from minitrans.model.cache import KeyValues
+from minitrans.model.cache import KVCache
 from minitrans.model.transformer import Transformer
 from minitrans.translate.bundle import Bundle
 from minitrans.translate.translator import AttentionWeights, Translator
@@ -72,12 +72,12 @@ def test_the_cache_gives_what_the_full_pass_gives(traced: list[TracedTranslation
 
 
 def test_a_cache_that_is_wrong_shows(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    update = KeyValues.update
+    update = KVCache.update
 
-    def shifted(self: KeyValues, k: torch.Tensor, v: torch.Tensor, offset: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def shifted(self: KVCache, k: torch.Tensor, v: torch.Tensor, offset: int) -> tuple[torch.Tensor, torch.Tensor]:
         return update(self, k + offset, v - offset, offset)
 
-    monkeypatch.setattr(KeyValues, "update", shifted)
+    monkeypatch.setattr(KVCache, "update", shifted)
     steps = trace_translations(translator, TEXTS[:1])[0].steps
     assert steps[0].weight_difference < 1e-5
     assert max(step.weight_difference for step in steps) > 1e-3

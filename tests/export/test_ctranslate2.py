@@ -32,7 +32,7 @@ TYPED_LINES += ["“Good night”", "— ☂", "Ｈｉ,Tom", "ΜΑΪ́ΟΥ"]  # 
 LINES = [*ODD_LINES, *TYPED_LINES, *SENTENCES, *(" ".join(SENTENCES[i : i + 9]) for i in range(0, 90, 9))]
 
 
-def make_engine(model: Transformer, folder: Path) -> Any:
+def export_and_load(model: Transformer, folder: Path) -> Any:
     save_engine(folder, model, DUMMY_VOCABULARY, unk_id=PAD)
     return load_engine(folder)
 
@@ -43,7 +43,7 @@ def constant_output_model(*best: int) -> Transformer:
 
 def test_loading_leaves_our_threads_alone(tmp_path: Path) -> None:
     torch.set_num_threads(2)
-    make_engine(constant_output_model(7), tmp_path)
+    export_and_load(constant_output_model(7), tmp_path)
     assert torch.get_num_threads() == 2
 
 
@@ -65,7 +65,7 @@ def test_the_engine_takes_our_tokens_where_a_model_is_special(
     ids = random_ids(1, lengths, max(lengths)).tolist()  # without EOS, which the engine appends itself:
     sources = [[BOS if i == EOS else i for i in row[:n]] for row, n in zip(ids, lengths, strict=True)]
     own = [greedy_decode(CachedStepper(model), torch.tensor([[*source, EOS]]))[0].ids for source in sources]
-    engine = make_engine(model, tmp_path)
+    engine = export_and_load(model, tmp_path)
     assert engine_greedy(engine, DUMMY_VOCABULARY, model.config.max_len, sources) == own
     assert export_ctranslate2._log_prob_difference(engine, model, DUMMY_VOCABULARY) < 1e-4
     assert expected is None or own == expected

@@ -14,7 +14,7 @@ from minitrans.model.attention import (
     masked_softmax,
     scaled_dot_product_attention,
 )
-from minitrans.model.cache import KeyValues
+from minitrans.model.cache import KVCache
 
 B, H, TQ, TK, DH, DV, D = 2, 3, 5, 7, 4, 9, 6
 
@@ -118,7 +118,7 @@ def multi_head(seed: int) -> MultiHeadAttention:
 def test_self_attention_is_one_product_and_a_cached_source_not_projected_again(monkeypatch: pytest.MonkeyPatch) -> None:
     module = multi_head(3)
     x, memory = random_tensor(4, B, TQ, D), random_tensor(5, B, TK, D)
-    source = KeyValues(*module.project(memory, 1, 3))
+    source = KVCache(*module.project(memory, 1, 3))
     projected = record_calls(monkeypatch, F, "linear")
     for key, cache, rows in ((x, None, [3 * H * DH]), (memory, None, [H * DH] * 3), (None, source, [H * DH])):
         projected.clear()

@@ -83,7 +83,7 @@ def test_a_fault_in_a_part_is_told_by_the_number_of_its_line_in_the_file() -> No
         list(iter_lines(stream, "input", numbers))
 
 
-def open_pipe_with_timeout() -> tuple[BinaryIO, BinaryIO]:
+def open_self_closing_pipe() -> tuple[BinaryIO, BinaryIO]:
     """Where to read, and where to write without a buffer; what nobody closes is closed after a minute."""
     reader, writer = os.pipe()
     stream = os.fdopen(writer, "wb", buffering=0)
@@ -106,7 +106,7 @@ def test_a_slow_file_gives_full_lists(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_pipe_gives_each_line_when_it_is_there() -> None:
-    reader, writer = open_pipe_with_timeout()
+    reader, writer = open_self_closing_pipe()
     lists = read_ahead(reader, "pipe", 100)
     writer.write(b"one\ntw")
     assert next(lists) == ["one"]  # the end of what was written is no line yet
@@ -121,7 +121,7 @@ def test_a_pipe_gives_each_line_when_it_is_there() -> None:
 
 
 def test_lines_that_come_fast_are_taken_together() -> None:
-    reader, writer = open_pipe_with_timeout()
+    reader, writer = open_self_closing_pipe()
     lines = [str(i) for i in range(10_000)]
 
     def write() -> None:
@@ -144,7 +144,7 @@ def test_no_more_is_read_than_one_list_ahead(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr("minitrans.text.lines.iter_lines", count)
     taken = 0
-    for lines in read_ahead(open_pipe_with_timeout()[0], "pipe", 10):
+    for lines in read_ahead(open_self_closing_pipe()[0], "pipe", 10):
         taken += len(lines)
         if taken < 200:
             time.sleep(0.01)  # in which a reader that nothing holds reads on
@@ -161,7 +161,7 @@ def test_an_unreadable_stream_is_told(fault: Exception, told: type[Exception], m
         raise fault
 
     monkeypatch.setattr("minitrans.text.lines.iter_lines", fail)
-    lists = read_ahead(open_pipe_with_timeout()[0], "pipe", 4)
+    lists = read_ahead(open_self_closing_pipe()[0], "pipe", 4)
     assert next(lists) == ["a"]
     with pytest.raises(told):
         next(lists)

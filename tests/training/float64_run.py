@@ -29,7 +29,7 @@ if __name__ == "__main__":
     precision.TRAINER_PRECISIONS["fp32"] = "64-true"  # type: ignore[assignment]
     if way == "fail":
         TranslationModule.training_step = fail_on_rank_1  # type: ignore[method-assign, assignment]
-        run.WAIT_FOR_REPORT_S = 0.0 if "LOCAL_RANK" in os.environ else 60.0  # the second fails at once; the first waits
+        run.REPORT_GRACE_S = 0.0 if "LOCAL_RANK" in os.environ else 60.0  # the second fails at once; the first waits
     else:
         flags += ["--compiled", way]
     sys.exit(cli.main(["train", *flags]))

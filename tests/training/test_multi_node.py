@@ -42,7 +42,7 @@ def cable() -> Iterator[str]:
             subprocess.run(["ip", "netns", "del", machine], check=False)
 
 
-def start_trainings(corpus: Path, run_dir: Path, *flags: str) -> "list[Popen[str]]":
+def start_two_node_training(corpus: Path, run_dir: Path, *flags: str) -> "list[Popen[str]]":
     """Start a training of 60 steps on both."""
     flags = (*TWO_MACHINE_FLAGS.split(), *STREAM_FLAGS.split(), *flags)
     command = "-m", "minitrans", "train", *run_flags(corpus, run_dir, *flags, max_steps=60)
@@ -56,11 +56,11 @@ def start_trainings(corpus: Path, run_dir: Path, *flags: str) -> "list[Popen[str
 @pytest.mark.slow
 def test_a_cut_cable_and_a_machine_that_dies(cable: str, corpus: Path, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    for process in start_trainings(corpus, whole):
+    for process in start_two_node_training(corpus, whole):
         _, err = finish_process(process)
         assert "Warning" not in err  # PyTorch has hints for those who chose what we chose
 
-    one, other = start_trainings(corpus, broken)
+    one, other = start_two_node_training(corpus, broken)
     wait_for_checkpoint(broken, 7, one)
     first = next(iter(CARD_BY_MACHINE))
     run_ip_command("-n", first, "link", "set", cable, "down")
@@ -74,6 +74,6 @@ def test_a_cut_cable_and_a_machine_that_dies(cable: str, corpus: Path, tmp_path:
     _, err = finish_process(one, 2)
     assert "minitrans: error: a process of this training has ended, or the network" in err  # by either of the two
 
-    for process in start_trainings(corpus, broken, "--resume"):
+    for process in start_two_node_training(corpus, broken, "--resume"):
         finish_process(process)
     assert_same_run(whole, broken)

@@ -55,7 +55,7 @@ def decoding_backend(model: Transformer, mode: CompiledMode = "auto") -> str:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("mode", "who"), [("auto", "compiled"), ("require", "compiled"), ("off", "plain")])
 def test_the_mode_decides(mode: CompiledMode, who: str, dtype: torch.dtype, monkeypatch: Patch, caplog: Log) -> None:
-    monkeypatch.setattr(backend, "_backend_by_work", {})
+    monkeypatch.setattr(backend, "_backend_by_task", {})
     if mode == "off":
         monkeypatch.setattr(backend, "import_module", lambda name: pytest.fail("asked"))
     with caplog.at_level(logging.INFO, "minitrans"):
@@ -76,8 +76,8 @@ def test_another_mode_is_refused(mode: Any) -> None:
 
 
 @needs_compiled
-def test_one_line_says_so_for_each_work_and_reason(caplog: Log, fallbacks: list[str], monkeypatch: Patch) -> None:
-    monkeypatch.setattr(backend, "_backend_by_work", {})
+def test_one_line_says_so_for_each_work_and_reason(caplog: Log, allow_fallbacks: list[str], monkeypatch: Patch) -> None:
+    monkeypatch.setattr(backend, "_backend_by_task", {})
     model = random_model(1)
     model.encoder.register_forward_hook(lambda module, inputs, output: None)
     for ask in (training_backend, decoding_backend):
@@ -97,7 +97,7 @@ def test_one_line_says_so_for_each_work_and_reason(caplog: Log, fallbacks: list[
     model.encoder._forward_hooks.clear()
     assert training_backend(model) == training_backend(model) == "plain"
     assert caplog.messages == [f"training {FALLBACK}: output has a part bias that is not known"]
-    assert caplog.messages[0] in fallbacks
+    assert caplog.messages[0] in allow_fallbacks
 
 
 @needs_compiled
@@ -110,11 +110,11 @@ def test_a_model_that_is_converted_afterwards_is_refused() -> None:
 
 
 @needs_compiled
-def test_parts_in_several_modes_are_left_to_the_plain_model(fallbacks: list[str]) -> None:
+def test_parts_in_several_modes_are_left_to_the_plain_model(allow_fallbacks: list[str]) -> None:
     model = random_model(1).train()
     model.encoder.eval()
     assert training_backend(model) == "plain"
-    assert fallbacks == [f"training {FALLBACK}: some parts of the model are in eval mode, and others are not"]
+    assert allow_fallbacks == [f"training {FALLBACK}: some parts of the model are in eval mode, and others are not"]
 
 
 # -- Where there is none --------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ BROKEN_COMPILERS = [
 @pytest.mark.usefixtures("fresh_libraries")
 @pytest.mark.parametrize(("environment", "words"), BROKEN_COMPILERS, ids=["none", "missing", "failing", "unreadable"])
 def test_without_a_compiler_the_plain_model_computes(
-    environment: dict[str, str], words: str, monkeypatch: Patch, caplog: Log, fallbacks: list[str], tmp_path: Path
+    environment: dict[str, str], words: str, monkeypatch: Patch, caplog: Log, allow_fallbacks: list[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name, value in environment.items():
@@ -312,7 +312,7 @@ def test_a_copy_translates_alike(
 @needs_compiled
 @pytest.mark.parametrize("change", CHANGES_AFTER_LOADING)
 def test_compiled_code_is_of_the_model_as_it_was_and_each_translator_asks_anew(
-    change: str, bundle: Bundle, monkeypatch: Patch, caplog: Log, fallbacks: list[str]
+    change: str, bundle: Bundle, monkeypatch: Patch, caplog: Log, allow_fallbacks: list[str]
 ) -> None:
     translator = Translator(bundle, "require")
     before = translator.translate(LINES)
@@ -320,7 +320,7 @@ def test_compiled_code_is_of_the_model_as_it_was_and_each_translator_asks_anew(
     assert translator.translate(LINES) == before
     assert Translator(bundle, "auto").compiled == (change == "weight")
     if change == "weight":
-        assert fallbacks == []
+        assert allow_fallbacks == []
         return
     (line,) = caplog.messages
     assert line.startswith(f"decoding {FALLBACK}: ")

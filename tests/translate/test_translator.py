@@ -129,7 +129,7 @@ def test_a_line_is_as_unsure_as_its_worst_sentence(translator: Translator, monke
     for log_probs, copied, unsure in (((-1, -1), "aa", False), ((-1, -2.5), "aa", True), ((-1, -1), "ab", True)):
         hypotheses = [[Hypothesis(ids, log_prob, log_prob, 1)] for log_prob in log_probs]
         sources = [(ids, KeptParts({PLACEHOLDERS[0]: value})) for value in copied]
-        for name, found in (("_search", hypotheses), ("_encode_sources", sources)):
+        for name, found in (("_search", hypotheses), ("_tokenize_lines", sources)):
             monkeypatch.setattr(translator, name, lambda *_, found=found: [found])
         assert translator.translations(["two sentences"])[0].unsure is unsure
 

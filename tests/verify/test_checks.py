@@ -217,7 +217,7 @@ def test_where_work_grows_with_the_square_only_a_part_of_long_sentences_is_measu
 @pytest.mark.parametrize("mode", [True, False])
 def test_compiled_training_is_compared_in_either_mode(mode: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = lambda model, *_: [("", torch.zeros(1), torch.full((1,), float(model.training == mode)))]  # noqa: E731
-    monkeypatch.setattr("minitrans.compiled.probe.compare_training", wrong)
+    monkeypatch.setattr("minitrans.compiled.probe.paired_training_results", wrong)
     assert CHECK_BY_ID["compiled.pass"].measure(subject_with()) == 1.0
 
 

@@ -34,7 +34,7 @@ def cell_indices(cell: Element) -> tuple[int, int]:
     return int(cell.attrib["data-q"]), int(cell.attrib["data-k"])
 
 
-def title_text(node: Element) -> str:
+def tooltip_text(node: Element) -> str:
     (element,) = node.iter("title")
     assert element.text is not None
     return element.text
@@ -48,10 +48,10 @@ def test_each_cell_of_a_head_lies_in_its_place_and_says_what_it_is() -> None:
         hatched, shaded = elements_of_class(panel, "masked"), elements_of_class(panel, "w")
         assert (len(hatched), len(shaded), len(list(panel.iter("rect")))) == (6, 6, 12)  # by the mask, not the weight
         assert {cell.get("fill") for cell in hatched} == {"url(#hatch)"}
-        assert {title_text(cell).rpartition(": ")[2] for cell in hatched} == {"masked"}
+        assert {tooltip_text(cell).rpartition(": ")[2] for cell in hatched} == {"masked"}
         for cell in shaded:
             q, k = cell_indices(cell)
-            assert title_text(cell) == f"{QUERY_LABELS[q]} → {KEY_LABELS[k]}: {of_head[q, k]:.3f}"
+            assert tooltip_text(cell) == f"{QUERY_LABELS[q]} → {KEY_LABELS[k]}: {of_head[q, k]:.3f}"
             assert (float(cell.attrib["y"]), float(cell.attrib["x"])) == (q * CELL_PIXELS, k * CELL_PIXELS)
 
 
@@ -76,7 +76,7 @@ def test_the_pattern_that_hatches_is_defined() -> None:
 def test_a_dot_for_each_check_that_caught_a_sabotage() -> None:
     root = parse_svg(catch_matrix({"leak": ["C2"], "none": [], "drop": ["C1", "C3"]}, ["C1", "C2", "C3"]))
     dots = {
-        title_text(dot): (float(dot.attrib["cy"]) // CELL_PIXELS, float(dot.attrib["cx"]) // CELL_PIXELS)
+        tooltip_text(dot): (float(dot.attrib["cy"]) // CELL_PIXELS, float(dot.attrib["cx"]) // CELL_PIXELS)
         for dot in root.iter("circle")
     }
     assert dots == {"leak: caught by C2": (0, 1), "drop: caught by C1": (2, 0), "drop: caught by C3": (2, 2)}

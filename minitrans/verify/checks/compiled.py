@@ -68,7 +68,7 @@ def compiled_training_matches_plain(subject: ModelAndPairs) -> float:
     batch = subject.src_ids, subject.tgt_in, subject.tgt_out, 0.1
     deviations = []
     for mode in (True, False):
-        for _, plain, fast in probe.compare_training(model.train(mode), *batch, subject.dtype):
+        for _, plain, fast in probe.paired_training_results(model.train(mode), *batch, subject.dtype):
             scale = plain.abs().max().clamp(min=1.0)
             deviations.append(deviation(fast / scale, plain / scale))
     return worst(deviations)

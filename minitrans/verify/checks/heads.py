@@ -72,7 +72,7 @@ Q1 = [[4.0, 6], [12, 14], [20, 22]]
 Q2 = [[14.0, 16], [38, 40], [62, 64]]  # some texts print 10, 30, 50 in the first column, which is wrong
 SCORES1 = [[52.0, 132, 212], [132, 340, 548], [212, 548, 884]]  # Q1 K1^T, with W_k = W_q
 SCORES2 = [[452.0, 1172, 1892], [1172, 3044, 4916], [1892, 4916, 7940]]
-SUMMED_SCORES = [[504.0, 1304, 2104], [1304, 3384, 5464], [2104, 5464, 8824]]  # Q K^T before the heads are split
+UNSPLIT_SCORES = [[504.0, 1304, 2104], [1304, 3384, 5464], [2104, 5464, 8824]]  # Q K^T before the heads are split
 
 
 def worked_example_queries_keys(subject: ModelAndPairs) -> tuple[Tensor, Tensor]:
@@ -116,7 +116,7 @@ def heads_are_split_first(subject: ModelAndPairs) -> float:
     unsplit = scores.sum(1, keepdim=True).expand_as(scores)
     if deviation(unsplit, scores) < MIN_FAULT:
         return math.inf
-    return deviation(scores[0].sum(0) * math.sqrt(2), torch.tensor(SUMMED_SCORES, dtype=torch.float64))
+    return deviation(scores[0].sum(0) * math.sqrt(2), torch.tensor(UNSPLIT_SCORES, dtype=torch.float64))
 
 
 @claim(
@@ -172,7 +172,7 @@ def single_head_applies_w_o(subject: ModelAndPairs) -> float:
     tolerance=0.0,
     lower=(),
 )
-def cross_attention_weighs_sources(subject: ModelAndPairs) -> float:
+def cross_weights_are_target_by_source(subject: ModelAndPairs) -> float:
     """In cross-attention each target token weighs each source token: 2 queries on 4 keys have 2 x 4 weights a head."""
     # Queries from one sequence, keys and values from the other: only the queries' own rows depend on them.
     n_wrong = 0
