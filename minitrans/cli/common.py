@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from minitrans.cli.arguments import Parser, bounded_number, core_count, positive_int
 from minitrans.errors import UserError
-from minitrans.text.lines import escape_controls
+from minitrans.text.lines import escape_controls, read_lines
 
 if TYPE_CHECKING:
     from minitrans.translate.scoring import Scores
@@ -69,8 +69,6 @@ def add_test_set_flags(parser: Parser, required: bool) -> None:
 
 def read_test_set(args: Namespace) -> tuple[list[str], list[str], list[list[str]]]:
     """The lines of --source, of the first --reference, and of each other one."""
-    from minitrans.text.lines import read_lines
-
     sources, (references, *others) = read_lines(args.source), map(read_lines, args.reference)
     for name, lines in zip(args.reference, (references, *others), strict=True):
         if len(sources) != len(lines):

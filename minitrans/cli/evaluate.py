@@ -4,15 +4,11 @@ import json
 import time
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from minitrans.cli.arguments import Parser
 from minitrans.cli.common import add_decoding, add_test_set_flags, load_translator, options, print_scores, read_test_set
 from minitrans.errors import UserError
 from minitrans.text.lines import escape_controls
-
-if TYPE_CHECKING:
-    from minitrans.translate.scoring import UnsureScores
 
 
 def add_evaluate_flags(parser: Parser) -> None:
@@ -65,7 +61,12 @@ def evaluate_command(args: Namespace) -> int:
     print_scores(list(zip(names, scores, strict=True)))
     for name, marked in zip(names, marks, strict=True):
         if marked:
-            print_unsure_scores(name, marked)
+            percents = marked.unsure_precision, marked.unsure_recall
+            precision, recall = ("none" if percent is None else f"{percent:.1f}%" for percent in percents)
+            print(
+                f"{name}: unsure of {marked.unsure:.1f}%; {precision} of these wrong (precision), {recall} of the "
+                f"wrong marked (recall); wrong: {marked.unsure_wrong}"
+            )
     if several:
         mean, std = mean_and_std(scores)["mean"], mean_and_std(scores)["std"]
         print(
@@ -76,14 +77,3 @@ def evaluate_command(args: Namespace) -> int:
     seconds = sum(taken for _, taken in outputs)
     print(f"{seconds:.1f} s, {len(sources) * len(scores) / seconds:.0f} sentences/s")
     return 0
-
-
-def print_unsure_scores(name: str, marks: "UnsureScores") -> None:
-    """Print how often the mark "unsure" is right for the translations of a run or a file."""
-    precision, recall = (
-        "none" if percent is None else f"{percent:.1f}%" for percent in (marks.unsure_precision, marks.unsure_recall)
-    )
-    print(
-        f"{name}: unsure of {marks.unsure:.1f}%; {precision} of these wrong (precision), {recall} of the wrong "
-        f"marked (recall); wrong: {marks.unsure_wrong}"
-    )

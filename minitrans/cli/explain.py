@@ -1,5 +1,6 @@
 """The command `explain`: how a translation comes about, as a page or on the terminal."""
 
+import shutil
 import sys
 from argparse import Namespace
 
@@ -7,6 +8,7 @@ import minitrans
 from minitrans.cli.arguments import Parser
 from minitrans.cli.common import add_common_flags
 from minitrans.errors import UserError
+from minitrans.text.lines import read_lines
 
 
 def add_explain_flags(parser: Parser) -> None:
@@ -20,10 +22,6 @@ def add_explain_flags(parser: Parser) -> None:
 
 def explain_command(args: Namespace) -> int:
     """Show how translations come about: where each head looks, what the cache holds, what each head is worth."""
-    import shutil
-
-    from minitrans.text.lines import read_lines
-
     if args.texts and args.input:
         raise UserError("texts and --input are both given; give one")
     if not args.texts and not args.input:

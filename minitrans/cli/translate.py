@@ -88,7 +88,10 @@ def translate_command(args: Namespace) -> int:
             chunks = ([line] for line in iter_lines(prompt_lines(), "standard input"))
         else:
             name = args.input or "standard input"
-            stream = open_input(args.input or sys.stdin.fileno(), name)
+            try:
+                stream = open(args.input or sys.stdin.fileno(), "rb", closefd=bool(args.input))  # noqa: SIM115
+            except OSError as error:
+                raise UserError(f"cannot read {name}: {error.strerror}; give the path of a text file") from error
             if args.part or args.resume:
                 numbers = seek_part(stack.enter_context(stream), *(args.part or (1, 1)))
             if args.resume:
@@ -170,14 +173,6 @@ def make_progress_bar(stream: BinaryIO, line_numbers: range) -> "Progress":
         stream.seek(start)
     bar.add_task("translating", total=total)
     return bar
-
-
-def open_input(file: str | int, name: str) -> BinaryIO:
-    """Open a file to read, by its path or by an open descriptor; messages call it `name`."""
-    try:
-        return open(file, "rb", closefd=isinstance(file, str))
-    except OSError as error:
-        raise UserError(f"cannot read {name}: {error.strerror}; give the path of a text file") from error
 
 
 def prompt_lines() -> Iterator[bytes]:

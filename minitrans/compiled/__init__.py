@@ -19,25 +19,21 @@ __all__ = ["NotAdmittedError", "compile_libraries", "compiled_batch_loss", "comp
 
 
 def compiled_batch_loss(model: Transformer, device: torch.device, dtype: torch.dtype) -> BatchLossFn:
-    """The loss of a model's batches, with products in a dtype: of its weights as they are at each batch.
+    """The loss of a model's batches, with products in a dtype: of its weights and dropout as they are at each batch.
 
     Raises:
-        NotAdmittedError: It may not compute this model's.
+        NotAdmittedError: It may not compute this model's; or, by the loss, no longer, as if a hook has been set since.
     """
-    mode = model.training
-    if len({module.training for module in model.modules()}) > 1:
-        raise NotAdmittedError("some parts of the model are in eval mode, and others are not")
-    plans = {mode: _plan_model(model, device, dtype), not mode: _plan_model(model.train(not mode), device, dtype)}
-    model.train(mode)
+    plan = _plan_model(model, device, dtype)
     kind = model.output.weight.dtype, model.output.weight.device
     if kind[0] != (computed := torch.promote_types(dtype, torch.float32)):
         raise NotAdmittedError(f"products in {dtype} train parameters in {computed} alone", expected=True)
-    probe.check_training(plans[mode], dtype)
+    probe.check_training(plan, dtype)
 
     def batch_loss(src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float) -> Tensor:
         if (model.output.weight.dtype, model.output.weight.device) != kind:
             raise RuntimeError(f"the model, which was {kind[0]} on {kind[1]}, has been converted or moved since")
-        return training.batch_loss(plans[model.training], src_ids, tgt_in, tgt_out, smoothing, dtype)
+        return training.batch_loss(read_plan(model), src_ids, tgt_in, tgt_out, smoothing, dtype)
 
     return batch_loss
 

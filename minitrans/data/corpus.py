@@ -29,7 +29,7 @@ from minitrans.data.readers import CHUNK, PAIR_SCHEMA, OpenSplit, is_path, open_
 from minitrans.data.setting_types import read_settings
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
-from minitrans.files import atomic_open, make_folder
+from minitrans.files import atomic_open, make_folder, write_file
 from minitrans.text import reading
 from minitrans.text.reading import Reader, clean, find_signs
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
@@ -145,7 +145,7 @@ def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | No
         pairs = train["source"][:], train["target"][:]
         reader = Reader(config.plain_sources, find_signs(chain(*pairs)) if config.placeholders else None)
         tokenizer = Tokenizer.train(chain(*reader.preprocess_pairs(*pairs)), config)
-        tokenizer.save(path)
+        write_file(path, tokenizer.proto)
     if tokenizer.vocab_size < config.vocab_size:
         logger.warning(
             "the text yields only %d pieces of the %d asked for: tokenizer.vocab_size is lowered to that",

@@ -93,10 +93,10 @@ class TranslationDataModule(LightningDataModule):
         else:
             for start in range(0, len(self._src), 1000):
                 rows = self._src[start : start + 1000].to_pylist()
-                counts = add_word_counts(counts, self.tokenizer.decode_batch(rows))
+                counts = add_word_counts(counts, map(self.tokenizer.decode, rows))
         return None if counts is None else sorted(counts, key=lambda word: (-counts[word], word))
 
     def find_line_numbers(self, batch: Batch) -> list[int]:
         """Return the lines, as `find_pair_numbers` counts them, of the pairs of a batch that are as in the corpus."""
-        sides = (self.tokenizer.decode_batch(ids.tolist()) for ids in (batch.src_ids, batch.tgt_out))
+        sides = (map(self.tokenizer.decode, ids.tolist()) for ids in (batch.src_ids, batch.tgt_out))
         return find_pair_numbers(self.config, self.tokenizer.reader, {*zip(*sides, strict=True)})

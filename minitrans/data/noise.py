@@ -121,7 +121,7 @@ class Noise:
         chosen = np.flatnonzero((drawn / 2.0**64 < self._bounds[-1]) & which)
         if not chosen.size:
             return src, tgt
-        clean = (self._tokenizer.decode_batch(rows.take(chosen).to_pylist()) for rows in (src, tgt))
+        clean = (map(self._tokenizer.decode, rows.take(chosen).to_pylist()) for rows in (src, tgt))
         changed = map(self._add_noise, *clean, drawn[chosen].tolist())
         noisy = [[*map(self._tokenizer.encode, side)] for side in zip(*changed, strict=True)]  # too few for threads
         fits = [all(0 < len(side) <= self._longest for side in pair) for pair in zip(*noisy, strict=True)]

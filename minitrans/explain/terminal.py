@@ -7,7 +7,7 @@ from rich.cells import cell_len
 from minitrans.explain.tracing import TracedTranslation
 from minitrans.text.reading import PLACEHOLDERS, clean
 
-SHADES = " ░▒▓█"  # a weight below 0.2, below 0.4, ...
+SHADES = " ░▒▓██"  # a weight below 0.2, below 0.4, ..., and one of 1
 
 
 def draw_cross_attention(traced: TracedTranslation, width: int) -> Iterator[str]:
@@ -27,7 +27,7 @@ def draw_cross_attention(traced: TracedTranslation, width: int) -> Iterator[str]
     for columns in _wrap_columns([cell_len(source) for source in sources], width - left):
         yield " " * left + " ".join(sources[k] for k in columns)
         for row, of_row in zip(rows, weights, strict=True):
-            cells = (_shade(of_row[k]) * cell_len(sources[k]) for k in columns)
+            cells = (SHADES[int(5 * of_row[k])] * cell_len(sources[k]) for k in columns)
             yield f"{row}{' ' * (left - cell_len(row))}{' '.join(cells)}".rstrip()
 
 
@@ -40,10 +40,6 @@ def _wrap_columns(widths: list[int], room: int) -> Iterator[range]:
             first, used = k, 0
         used += width + 1
     yield range(first, len(widths))
-
-
-def _shade(weight: float) -> str:
-    return SHADES[min(int(weight * len(SHADES)), len(SHADES) - 1)]
 
 
 def _piece_label(piece: str) -> str:

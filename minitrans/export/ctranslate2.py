@@ -47,7 +47,7 @@ def export(bundle: Bundle, folder: Path) -> None:
                 f"CTranslate2 gives other numbers than this model: log-probabilities differ by {distance:.1e} "
                 f"(at most {LOG_PROB_TOLERANCE:g}); translate with minitrans"
             )
-        bundle.tokenizer.save(temp / TOKENIZER)
+        write_file(temp / TOKENIZER, bundle.tokenizer.proto)
         save_reader_code_and_settings(temp, bundle)
         readme = render_template("engine.md", bundle=bundle, tokenizer=TOKENIZER, batch_tokens=BATCH_TOKENS)
         write_file(temp / "README.md", f"{readme}\n")
@@ -169,5 +169,5 @@ def engine_translate(engine: Any, bundle: Bundle, lines: Sequence[str]) -> list[
     reader = tokenizer.make_reader(bundle.source_words)
     read = [reader.preprocess_line(line) for line in lines]
     sources = [ids[: max_len - 1] for ids in tokenizer.encode_batch(text for line in read for text, _ in line)]
-    outputs = iter(tokenizer.decode_batch(engine_greedy(engine, tokenizer.pieces, max_len, sources)))
+    outputs = map(tokenizer.decode, engine_greedy(engine, tokenizer.pieces, max_len, sources))
     return [reader.postprocess_line(outputs, line) for line in read]

@@ -128,8 +128,8 @@ def likeliest_tokens(logits: Tensor, n: int, config: TransformerConfig) -> tuple
 
     The first is the greedy choice. PAD and BOS have the log-probability -inf.
     """
-    log_p = F.log_softmax(logits, dim=-1, dtype=torch.promote_types(torch.float32, logits.dtype))
-    log_p[:, [config.pad_id, config.bos_id]] = -torch.inf
+    dtype = torch.promote_types(torch.float32, logits.dtype)
+    log_p = suppress_pad_bos(F.log_softmax(logits, dim=-1, dtype=dtype), config)
     first = greedy_token_ids(logits, config)[:, None]  # topk may put any of several equal ones first
     others = log_p.scatter(1, first, -torch.inf).topk(min(n, log_p.size(1)) - 1)
     return torch.cat([log_p.gather(1, first), others.values], 1), torch.cat([first, others.indices], 1)

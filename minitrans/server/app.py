@@ -271,7 +271,7 @@ class Api:
             if (n := translator.longest_sentence_length(line)) > most:  # it would be cut
                 _refuse(f"line {number} of q has {n} pieces in a sentence, the model takes {most}; shorten it")
         answer = self._queue.put(work, lines)
-        gone: asyncio.Future[Any] = asyncio.create_task(_wait_for_disconnect(request))
+        gone: asyncio.Future[Any] = asyncio.ensure_future(request.receive())  # after the body comes nothing else
         try:
             await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
@@ -299,8 +299,3 @@ def _language_entry(code: str) -> dict[str, Any]:
 def _normalize_language(code: str) -> str:
     """The language of a code such as `EN`, `en-US` or `zh_Hans`; traditional Chinese is one of its own."""
     return "zh-hant" if re.match("(?i)zh[-_](hant|tw|hk|mo)", code) else base_language(code)
-
-
-async def _wait_for_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

@@ -3,7 +3,7 @@
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +11,6 @@ from typing import Any, Literal
 import sentencepiece
 
 from minitrans.errors import UserError
-from minitrans.files import write_file
 from minitrans.text.reading import PLACEHOLDERS, Reader, clean, find_signs
 
 _PLAIN_SOURCES_SYMBOL = "<plain>"  # no text has this piece: it tells how sources are read
@@ -176,14 +175,6 @@ class Tokenizer:
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
 
-    def save(self, path: str | Path) -> None:
-        """Write the model file, whole or not at all.
-
-        Raises:
-            UserError: The file cannot be written.
-        """
-        write_file(path, self.proto)
-
     def encode(self, line: str) -> list[int]:
         """Return the piece ids of one line, without BOS and EOS.
 
@@ -202,7 +193,3 @@ class Tokenizer:
         """
         silent = {*self.pad_bos_eos_ids, self.unk_id}
         return clean(self._processor.decode([i for i in ids if i not in silent]))
-
-    def decode_batch(self, rows: Iterable[Sequence[int]]) -> list[str]:
-        """Return what `decode` gives for each row of ids."""
-        return [self.decode(row) for row in rows]

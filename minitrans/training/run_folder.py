@@ -123,7 +123,7 @@ def begin_run(
         with contextlib.suppress(OSError):  # it is not there, or holds something that is not ours
             (run_dir / folder).rmdir()
     write_file(run_dir / CONFIG_FILE, config.yaml_text)
-    tokenizer.save(run_dir / TOKENIZER)
+    write_file(run_dir / TOKENIZER, tokenizer.proto)
     if words is not None:
         save_words(run_dir, words)
 

@@ -12,6 +12,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import Tensor
 
 from minitrans.errors import UserError
 from minitrans.files import write_file
@@ -67,9 +68,12 @@ def save_bundle(folder: Path, bundle: Bundle) -> None:
     Raises:
         UserError: The folder cannot be written.
     """
-    bundle.tokenizer.save(folder / TOKENIZER)
-    # A matrix that is tied has one name among the parameters, so it is saved once.
-    write_file(folder / WEIGHTS, save({name: p.detach() for name, p in bundle.model.named_parameters()}))
+    write_file(folder / TOKENIZER, bundle.tokenizer.proto)
+    weights = {
+        name: tensor.detach().clone(memory_format=torch.contiguous_format)
+        for name, tensor in _weights_and_buffers(bundle.model).items()
+    }
+    write_file(folder / WEIGHTS, save(weights))
     sizes: dict[str, object] = {"source": bundle.source, "target": bundle.target, "model": asdict(bundle.model.config)}
     sizes["sha256"] = {name: _sha256(folder / name) for name in (WEIGHTS, TOKENIZER)}
     if bundle.source_words is not None:
@@ -173,18 +177,15 @@ def _load_metadata(path: Path) -> tuple[TransformerConfig, str, str, int | None,
         sizes = json.loads(path.read_text(encoding="utf-8"))
         digests = {name: sizes["sha256"][name] for name in (WEIGHTS, TOKENIZER)}
         config = TransformerConfig(**sizes["model"])
-        for name, kind in get_type_hints(TransformerConfig).items():
-            value = getattr(config, name)
-            # JSON may write 0 for 0.0.
-            if not (value in get_args(kind) if get_origin(kind) is Literal else isinstance(value, (int, kind))):
-                raise TypeError(f"{name} is {value!r}")
+        threshold = Threshold(**sizes["threshold"]) if "threshold" in sizes else None
+        for record in (config, threshold):
+            for name, kind in get_type_hints(type(record)).items():
+                value = getattr(record, name)
+                # JSON may write 0 for 0.0.
+                if not (value in get_args(kind) if get_origin(kind) is Literal else isinstance(value, (int, kind))):
+                    raise TypeError(f"{name} is {value!r}")
         if config.max_len * config.d_model > MAX_POSITIONS_NUMEL:
             raise ValueError(f"max_len is {config.max_len}, d_model {config.d_model}")
-        threshold = Threshold(**sizes["threshold"]) if "threshold" in sizes else None
-        if threshold and not (
-            isinstance(threshold.score, float | int) and isinstance(threshold.chrf, float | int | None)
-        ):
-            raise TypeError(f"threshold is {threshold}")
         source, target = str(sizes["source"]), str(sizes["target"])
         if not (source + target).isprintable():  # they are printed, on terminals and in READMEs
             raise ValueError(f"source is {source!r}, target {target!r}")
@@ -203,6 +204,12 @@ def count_parameters(c: TransformerConfig) -> int:
     return c.vocab_size * d * (1 if c.tie_embeddings else 3) + c.n_layers * layers + 2 * norm
 
 
+def _weights_and_buffers(model: Transformer) -> dict[str, Tensor]:
+    """What a run keeps of a model, a tied matrix under one name: its parameters, and the buffers in its state."""
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in model.state_dict()}
+    return {**dict(model.named_parameters()), **buffers}
+
+
 def _load_model(path: Path, config: TransformerConfig) -> Transformer:
     try:
         with safe_open(path, framework="pt") as file:
@@ -212,16 +219,16 @@ def _load_model(path: Path, config: TransformerConfig) -> Transformer:
             wrong += ["the number of weights"] * (count_parameters(config) > 12 * sum(map(prod, shapes.values())))
             if not wrong:
                 model = Transformer(config)
-                expected = {name: list(p.shape) for name, p in model.named_parameters()}
+                expected = {name: list(x.shape) for name, x in _weights_and_buffers(model).items()}
                 wrong = sorted(name for name in {*shapes, *expected} if shapes.get(name) != expected.get(name))
             if wrong:
                 raise UserError(
                     f"{path} does not fit {METADATA}: {wrong[0]} differs; the files come from different runs"
                 )
             with torch.no_grad():
-                for name, parameter in model.named_parameters():
-                    parameter.copy_(file.get_tensor(name))
-                    if not parameter.isfinite().all():
+                for name, tensor in _weights_and_buffers(model).items():
+                    tensor.copy_(file.get_tensor(name))
+                    if not tensor.isfinite().all():
                         raise UserError(f"{path} is damaged ({name} is not finite); train the run again")
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path} is damaged ({error}); train the run again") from error

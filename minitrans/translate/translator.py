@@ -259,7 +259,7 @@ class Translator:
         self, sources: Sequence[Sequence[TokenizedSource]], target_ids: Sequence[Sequence[list[int]]]
     ) -> list[str]:
         """The translations of lines, from the target ids of each of their sentences."""
-        texts = iter(self.bundle.tokenizer.decode_batch(chain.from_iterable(target_ids)))
+        texts = map(self.bundle.tokenizer.decode, chain.from_iterable(target_ids))
         return [self._reader.postprocess_line(texts, line) for line in sources]
 
     def _rate_translation(

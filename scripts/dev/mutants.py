@@ -301,9 +301,7 @@ EQUIVALENT_MUTANTS = {
         "return log_p.gather(-1, ids[..., None])[..., -1]": "the only element is the first and the last",
     },
     "model.decoding.likeliest_tokens": {
-        "log_p = F.log_softmax(logits, dim=1, dtype=torch.promote_types(torch.float32, logits.dtype))":
-            "dimension 1 of two is the last",
-        "log_p[:, [config.bos_id, config.pad_id]] = -torch.inf": "both columns get the same value",
+        "log_p = suppress_pad_bos(F.log_softmax(logits, dim=1, dtype=dtype), config)": "dimension 1 of two is the last",
     },
     "model.decoding.greedy_decode": {
         "rows = range(len(limits))": "it is read alone, and replaced as a whole",

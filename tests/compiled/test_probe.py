@@ -3,7 +3,7 @@
 import math
 import pkgutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -136,6 +136,22 @@ def test_what_happens_in_eval_mode_alone_is_noticed_in_training(monkeypatch: Pat
     assert all("off by" in reason for reason in refusal_reasons())
 
 
+@pytest.mark.parametrize(
+    ("name", "edited", "noticed"),
+    [
+        ("transformer.padding_mask", lambda exact: lambda ids, pad: exact(ids.masked_fill(ids == 2, pad), pad), (1, 1)),
+        ("loss.label_smoothed_cross_entropy", lambda exact: lambda *args: exact(*args[:3], min(args[3], 0.1)), (1, 0)),
+        ("decoding.greedy_token_ids", lambda _: lambda logits, _: logits.topk(2).indices[..., 1], (0, 1)),
+        ("decoding.suppress_pad_bos", lambda exact: lambda x, c: exact(x, replace(c, pad_id=3)), (0, 1)),
+    ],
+)
+def test_an_edit_of_the_end_the_smoothing_or_the_choice_is_noticed(
+    name: str, edited: Any, noticed: tuple[int, int], monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(f"minitrans.model.{name}", edited(pkgutil.resolve_name(f"minitrans.model.{name}")))
+    assert tuple(bool(reason) for reason in refusal_reasons()) == noticed
+
+
 def test_another_choice_of_tokens_is_noticed(monkeypatch: Patch) -> None:
     def never_3(logits: Tensor, n: int, config: TransformerConfig) -> tuple[Tensor, Tensor]:
         return likeliest_tokens(logits.index_fill(1, torch.tensor(3), -torch.inf), n, config)
@@ -143,7 +159,7 @@ def test_another_choice_of_tokens_is_noticed(monkeypatch: Patch) -> None:
     monkeypatch.setattr("minitrans.model.decoding.likeliest_tokens", never_3)
     in_training, in_decoding = refusal_reasons()
     assert not in_training
-    assert "in the tokens of step 1" in in_decoding
+    assert "not finite in the log-probabilities of step 1" in in_decoding
 
 
 # -- No fault -------------------------------------------------------------------------------------------------------
@@ -246,8 +262,7 @@ def test_what_is_wrong_by_its_own_size_is_noticed(
     [
         *((fault, "in the log-probabilities of step ") for fault in ("log_p", "order")),
         ("third", "in the log-probabilities of step 3 ("),
-        *((fault, "in the tokens of step 1 (") for fault in ("double", "least")),
-        ("nan", "compiled code is not finite in the log-probabilities of step 1 ("),
+        *((fault, "is not finite in the log-probabilities of step 1 (") for fault in ("double", "least", "nan")),
     ],
 )
 def test_a_slightly_wrong_stepper_is_noticed(fault: str, what: str, dtype: torch.dtype, monkeypatch: Patch) -> None:

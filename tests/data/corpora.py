@@ -68,7 +68,7 @@ def stand_in_for_the_hub(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def decode_pairs(batches: Iterable[Batch], tokenizer: Tokenizer) -> Pairs:
-    sides = ([tokenizer.decode_batch(ids.tolist()) for ids in (batch.src_ids, batch.tgt_out)] for batch in batches)
+    sides = ([[*map(tokenizer.decode, ids.tolist())] for ids in (batch.src_ids, batch.tgt_out)] for batch in batches)
     return [pair for source, target in sides for pair in zip(source, target, strict=True)]
 
 

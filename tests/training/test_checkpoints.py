@@ -423,4 +423,4 @@ def test_a_loss_that_is_no_number_stops_the_run(
     tokenizer = Tokenizer.load(tmp_path / "run/tokenizer.model")
     read = tokenizer.reader.preprocess_pairs(*read_sides(corpus, "train"))
     for texts, ids in zip(read, sides, strict=True):
-        assert {texts[n - 1] for n in lines} == {*tokenizer.decode_batch(ids.tolist())}
+        assert {texts[n - 1] for n in lines} == {*map(tokenizer.decode, ids.tolist())}

@@ -110,11 +110,16 @@ def test_a_model_that_is_converted_afterwards_is_refused() -> None:
 
 
 @needs_compiled
-def test_parts_in_several_modes_are_left_to_the_plain_model(allow_fallbacks: list[str]) -> None:
-    model = random_model(1).train()
-    model.encoder.eval()
-    assert training_backend(model) == "plain"
-    assert allow_fallbacks == [f"training {FALLBACK}: some parts of the model are in eval mode, and others are not"]
+def test_dropout_and_modes_that_change_during_training_reach_compiled_code() -> None:
+    model = random_model(1, dropout=0.3, attention_dropout=0.3).train()
+    of_batch = make_loss(model, "require")
+    for change in (lambda: None, model.encoder.eval, lambda: setattr(model.dropout, "p", 0.6), model.eval):
+        change()
+        plain = loss_and_gradients(make_loss(model, "off"), model, BATCH_IDS)
+        assert worst_deviation(loss_and_gradients(of_batch, model, BATCH_IDS), plain) < 1e-11
+    model.output.register_forward_hook(lambda module, inputs, output: None)
+    with pytest.raises(Exception, match=r"^output has a forward hook$"):
+        of_batch(*BATCH_IDS, 0.1)
 
 
 # -- Where there is none --------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import torch
 from command_helpers import EvilPickle, copy_run, refusal_message, run_cli
 from conftest import randomize
 from safetensors.torch import load_file
+from torch import nn
 
 from minitrans.errors import UserError
 from minitrans.model.transformer import Transformer, TransformerConfig
@@ -59,6 +60,28 @@ def test_what_is_saved_is_what_is_loaded(run_dir: Path, tmp_path: Path) -> None:
         save_bundle(folder, replace(bundle, source_words=words, threshold=Threshold(-1.5, None)))
         again = load_bundle(folder)
         assert (again.source_words, again.threshold) == (words, Threshold(-1.5, None))
+
+
+class EditedTransformer(Transformer):
+    """With a buffer that is part of its state, and a matrix that lies in memory by columns."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        self.register_buffer("seen", torch.zeros(3))
+        self.output.weight = nn.Parameter(self.output.weight.detach().T.contiguous().T)
+
+
+def test_a_buffer_and_a_matrix_in_any_order_are_saved(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = load_bundle(run_dir)
+    model = EditedTransformer(bundle.model.config)
+    model.get_buffer("seen").fill_(2.5)
+    save_bundle(tmp_path, replace(bundle, model=model))
+    monkeypatch.setattr(bundle_module, "Transformer", EditedTransformer)
+    loaded = load_bundle(tmp_path).model
+    assert loaded.get_buffer("seen").tolist() == [2.5] * 3
+    assert torch.equal(loaded.output.weight, model.output.weight)
 
 
 def test_special_ids_are_those_of_the_tokenizer_file(tmp_path: Path) -> None:

@@ -95,6 +95,16 @@ def test_a_given_model_is_measured_and_left_as_it_is_whatever_is_around_it() -> 
         assert torch.equal(tensor, before[name])
 
 
+def test_a_subclass_is_measured_as_itself() -> None:
+    class Louder(Transformer):
+        def embed(self, *arguments: Any) -> Tensor:
+            return 2 * super().embed(*arguments)
+
+    results = {result.id: result.passed for result in verify.run(Louder(fresh_model().config)).checks}
+    assert all(passed for id_, passed in results.items() if id_.startswith("cache."))
+    assert not results["model.torch"]
+
+
 @pytest.mark.parametrize("id_", ["model.numpy", "model.torch", "C17.ignored", "C20", "cache.steps", "cache.rows"])
 def test_numbers_that_are_no_numbers_in_the_given_model_are_noticed(id_: str) -> None:
     model = fresh_model()

@@ -7,8 +7,8 @@ const MEAN = page.heads; // stands for the average, after the heads
 const LEVELS = 32; // shades of a small map
 const PACE = 900; // milliseconds a step
 
-/* What is looked at: `weights` and the rest of `sentence` come with `number`. */
-const state = { number: 0, step: 0, kind: "cross", layer: page.layers.length - 1, head: MEAN, query: null };
+/* What is looked at, of `sentence` and its `weights`. */
+const state = { step: 0, kind: "cross", layer: page.layers.length - 1, head: MEAN, query: null };
 let sentence, weights, playing = null, drawnFor = 0; // the last: a width
 
 const main = document.querySelector("main");
@@ -160,7 +160,7 @@ function drawGrid(kind) {
     for (let head = 0; head < columns; head += 1) {
       const name = `${KINDS[kind]}, ${mapName(layer, head)}`;
       const map = svg("g", {
-        class: "pick", tabindex: 0, role: "button", "aria-label": name, "data-layer": layer, "data-head": head,
+        class: "pick", tabindex: 0, role: "button", "aria-label": name, "data-head": head,
         transform: `translate(${head * (side + gap)} ${y})`,
       });
       map.append(svg("title", {}, name), smallMap(kind, weights[kind][layer][head], cell));
@@ -179,23 +179,17 @@ function drawGrid(kind) {
 }
 
 function choose(kind, layer, head) {
-  Object.assign(state, { kind, layer, head, query: null });
+  Object.assign(state, { kind, layer, head });
   drawChosen();
   drawRows();
 }
 
-function markChosen() {
-  for (const kind of Object.keys(KINDS)) {
-    for (const map of byId(kind).querySelectorAll(".pick")) {
-      const is = kind === state.kind && +map.dataset.layer === state.layer && +map.dataset.head === state.head;
-      map.setAttribute("aria-pressed", is);
-    }
-  }
-}
-
 function drawChosen() {
-  byId("chosen").textContent = `${KINDS[state.kind]}, ${mapName(state.layer, state.head)}`;
-  markChosen();
+  const name = `${KINDS[state.kind]}, ${mapName(state.layer, state.head)}`;
+  byId("chosen").textContent = name;
+  for (const map of document.querySelectorAll(".pick")) {
+    map.setAttribute("aria-pressed", map.getAttribute("aria-label") === name);
+  }
   drawMap();
   drawLines();
 }
@@ -239,7 +233,6 @@ function drawMap() {
   const size = { width: above.width, height: queries.length * cell + 2, left, top: above.top };
   picture("map", byId("chosen").textContent, size, ...above.parts, ...parts, cells, marker);
   byId("weight").textContent = "";
-  markRow();
 }
 
 /* Arrow keys lead from cell to cell, and not from step to step, while one has the focus. */
@@ -258,23 +251,17 @@ function moveInMap(event) {
 
 function point(q, name) {
   byId("weight").textContent = name;
-  if (state.query === q) return;
-  state.query = q;
-  markRow();
-  drawLines();
+  if (state.query !== q) drawLines(q);
 }
 
-/* The row that is pointed at; else this step's, but the encoder has no steps. */
-const litRow = () => state.query ?? (state.kind === "encoder" ? null : state.step);
-
-function markRow() {
-  const marker = byId("map").querySelector(".now"), row = litRow();
-  marker.setAttribute("visibility", row === null ? "hidden" : "visible");
-  marker.setAttribute("y", (row ?? 0) * marker.getAttribute("height"));
-}
-
-function drawLines() {
-  const { kind, layer, head } = state, rows = weights[kind][layer][head], lit = litRow();
+/* Also marks the map's row that is pointed at; else this step's, but the encoder has no steps. */
+function drawLines(query = null) {
+  state.query = query;
+  const { kind, layer, head } = state, rows = weights[kind][layer][head];
+  const lit = query ?? (kind === "encoder" ? null : state.step);
+  const marker = byId("map").querySelector(".now");
+  marker.setAttribute("visibility", lit === null ? "hidden" : "visible");
+  marker.setAttribute("y", (lit ?? 0) * marker.getAttribute("height"));
   const queries = queriesOf(kind).map(short), keys = keysOf(kind).map(short);
   const pitch = 24, height = Math.max(queries.length, keys.length) * pitch;
   const [left, right] = [widest(queries) + 10, widest(keys) + 10];
@@ -445,27 +432,23 @@ async function savePng(id) {
   canvas.toBlob((blob) => download(blob, `minitrans-${id}.png`));
 }
 
-function addSaving() {
-  for (const panel of document.querySelectorAll(".panel")) {
-    const name = panel.querySelector("h3").textContent;
-    const button = (format, save) => {
-      const made = html("button", { type: "button", "aria-label": `Save “${name}” as ${format}` }, format);
-      made.addEventListener("click", () => save(panel.id));
-      return made;
-    };
-    panel.append(html("div", { class: "save" }, button("SVG", saveSvg), button("PNG", savePng)));
-  }
+for (const panel of document.querySelectorAll(".panel")) {
+  const name = panel.querySelector("h3").textContent;
+  const button = (format, save) => {
+    const made = html("button", { type: "button", "aria-label": `Save “${name}” as ${format}` }, format);
+    made.addEventListener("click", () => save(panel.id));
+    return made;
+  };
+  panel.append(html("div", { class: "save" }, button("SVG", saveSvg), button("PNG", savePng)));
 }
 
 // -- what happens ---------------------------------------------------------------------------------------------------
 
 function goTo(step) {
   state.step = Math.max(0, Math.min(step, sentence.steps.length - 1));
-  state.query = null;
   drawGrowing();
   drawSlots();
   drawRows();
-  markRow();
   drawLines();
 }
 
@@ -497,7 +480,7 @@ function drawAll() {
 
 function showSentence(number) {
   stop();
-  Object.assign(state, { number, step: 0, query: null });
+  state.step = 0;
   sentence = page.sentences[number];
   const { full, cached } = sentence, [s, t] = [sentence.source.length, sentence.steps.length];
   weights = { encoder: unpack(full.encoder, s, s), decoder: unpack(full.decoder, t, t), cross: unpack(full.cross, t, s) };
@@ -512,32 +495,24 @@ function showSentence(number) {
   drawAll();
 }
 
-function listen() {
-  const byHand = (to) => () => (stop(), goTo(to()));
-  byId("step").addEventListener("input", byHand(() => byId("step").value - 1));
-  byId("back").addEventListener("click", byHand(() => state.step - 1));
-  byId("forward").addEventListener("click", byHand(() => state.step + 1));
-  byId("play").addEventListener("click", () => (playing ? stop() : play()));
-  byId("sentence").addEventListener("change", () => showSentence(byId("sentence").selectedIndex));
-  byId("map").addEventListener("pointerleave", () => {
-    state.query = null;
-    markRow();
-    drawLines();
-  });
-  document.addEventListener("keydown", (event) => {
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!by || event.altKey || event.ctrlKey || event.metaKey || event.target.matches("input, select, .picture")) return;
-    event.preventDefault();
-    stop();
-    goTo(state.step + by);
-  });
-  new ResizeObserver(() => main.clientWidth !== drawnFor && drawAll()).observe(main);
-}
+const byHand = (to) => () => (stop(), goTo(to()));
+byId("step").addEventListener("input", byHand(() => byId("step").value - 1));
+byId("back").addEventListener("click", byHand(() => state.step - 1));
+byId("forward").addEventListener("click", byHand(() => state.step + 1));
+byId("play").addEventListener("click", () => (playing ? stop() : play()));
+byId("sentence").addEventListener("change", () => showSentence(byId("sentence").selectedIndex));
+byId("map").addEventListener("pointerleave", () => drawLines());
+document.addEventListener("keydown", (event) => {
+  const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (!by || event.altKey || event.ctrlKey || event.metaKey || event.target.matches("input, select, .picture")) return;
+  event.preventDefault();
+  stop();
+  goTo(state.step + by);
+});
+new ResizeObserver(() => main.clientWidth !== drawnFor && drawAll()).observe(main);
 
 page.sentences.forEach((each) => byId("sentence").append(html("option", {}, each.text)));
 byId("choice").hidden = page.sentences.length < 2;
-addSaving();
-listen();
 showSentence(0);
 byId("step").max = Math.max(...page.sentences.map(({ steps }) => steps.length));
 addEventListener("pageshow", () => {

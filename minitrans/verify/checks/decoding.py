@@ -55,10 +55,10 @@ def steps_are_full_pass(subject: ModelAndPairs) -> float:
 
 @claim(
     "cache.shapes",
-    f"{MODEL_OUTPUTS}, one token at a time, for S > T, for S < T, and for every sentence by itself without padding",
+    f"{MODEL_OUTPUTS}, one token at a time, for S > T, S < T, T up to max_len, and each sentence without padding",
 )
 def steps_match_at_all_lengths(subject: ModelAndPairs) -> float:
-    """Steps equal the full pass for sources longer or shorter than targets, for one sentence and for many."""
+    """Steps equal the full pass for sources longer or shorter than targets, the longest ones, one sentence and many."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     longest = model.config.max_len
     source = src_ids[:, : max(1, longest - 2)]
@@ -66,7 +66,8 @@ def steps_match_at_all_lengths(subject: ModelAndPairs) -> float:
     short = tgt_in[:, : max(1, source.size(1) - 2)]
     batches = [(source, long), (source, short)]
     batches += [(torch.tensor([src]), torch.tensor([tgt])) for src, tgt in subject.pairs()]
-    return worst([cache_checks.step_deviation(adapt_model_and_tokens(model, *batch)) for batch in batches])
+    deviations = [cache_checks.step_deviation(adapt_model_and_tokens(model, *batch)) for batch in batches]
+    return worst([*deviations, cache_checks.long_sentence_deviation(subject.case())])
 
 
 @register_cache_claim("cache.chunks", "chunks", f" of the first {MAX_SQUARE}")
@@ -136,7 +137,7 @@ def loaded_steps_are_full_pass(subject: ModelAndPairs) -> float:
     file = io.BytesIO()
     torch.save(model.state_dict(), file)
     file.seek(0)
-    loaded = Transformer(model.config).to(subject.dtype).eval()
+    loaded = type(model)(model.config).to(subject.dtype).eval()
     loaded.load_state_dict(torch.load(file, weights_only=True))
     return cache_checks.step_deviation(adapt_model_and_tokens(loaded, src_ids, tgt_in), TransformerAdapter(model))
 
@@ -147,7 +148,7 @@ def loaded_steps_are_full_pass(subject: ModelAndPairs) -> float:
 )
 def train_eval_modes_match(subject: ModelAndPairs) -> float:
     """Training mode changes nothing but dropout: without it, steps in one mode equal the full pass in the other."""
-    training = Transformer(replace(subject.model.config, dropout=0.0, attention_dropout=0.0)).to(subject.dtype)
+    training = type(subject.model)(replace(subject.model.config, dropout=0.0, attention_dropout=0.0)).to(subject.dtype)
     training.load_state_dict(subject.model.state_dict())
     both = subject, replace(subject, model=training)
     return worst([cache_checks.step_deviation(a.case(), TransformerAdapter(b.model)) for a, b in (both, both[::-1])])
