@@ -169,6 +169,11 @@ class CheckpointWriter(Checkpoint):
             trainer.save_checkpoint(self.folder / BEST)
         self._save_if_due(trainer)
 
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop if a signal came in the last validation."""
+        if any(sum_over_processes([self.heard], pl_module.device)):
+            raise SystemExit
+
     def _save_if_due(self, trainer: Trainer) -> None:
         if self.due or trainer.should_stop:
             self.due = False

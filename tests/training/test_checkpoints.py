@@ -66,15 +66,15 @@ def kill_at_step(patch: Patch, step: int, extra_batches: int = 0) -> None:
     )
 
 
-def signal_at_step(patch: Patch, step: int, number: signal.Signals) -> None:
-    original = TranslationModule.training_step
+def signal_at_step(patch: Patch, step: int, number: signal.Signals, name: str = "training_step") -> None:
+    original = getattr(TranslationModule, name)
 
-    def signalled(module: TranslationModule, *arguments: Any) -> Tensor:
-        if module.global_step == step:
+    def signalled(module: TranslationModule, batch: Batch, batch_idx: int) -> Any:
+        if module.global_step == step and (name == "training_step" or batch_idx == 0):
             signal.raise_signal(number)
-        return original(module, *arguments)
+        return original(module, batch, batch_idx)
 
-    patch.setattr(TranslationModule, "training_step", signalled)
+    patch.setattr(TranslationModule, name, signalled)
 
 
 # -- Killed or stopped ----------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def test_a_run_without_a_checkpoint_is_not_said_to_resume(
 
 
 def test_a_signal_saves_and_the_run_goes_on(corpus: Path, tmp_path: Path, monkeypatch: Patch) -> None:
-    """One comes to a process that only trains; the others are raised here, in a step."""
+    """One comes to a process that only trains; the others are raised here, in a step and in the last validation."""
     whole = tmp_path / "whole"
     assert train(corpus, whole, max_steps=80) == 0
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
@@ -185,10 +185,10 @@ def test_a_signal_saves_and_the_run_goes_on(corpus: Path, tmp_path: Path, monkey
             process = spawn("-m", "minitrans", "train", *run_flags(corpus, run_dir, max_steps=80))
             step = interrupt(process, number, run_dir)
         else:
+            at, name, step = (7, "training_step", 8) if number == signal.SIGTERM else (80, "validation_step", 80)
             with monkeypatch.context() as patch:
-                signal_at_step(patch, 7, number)
+                signal_at_step(patch, at, number, name)
                 assert train(corpus, run_dir, max_steps=80) == 130
-            step = 8
         assert read_checkpoint(run_dir / f"checkpoints/step-{step}.ckpt")["global_step"] == step
         assert train(corpus, run_dir, "--resume", max_steps=80) == 0
         assert_same_run(whole, run_dir)
