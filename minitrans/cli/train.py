@@ -1,5 +1,6 @@
 """The commands that train: `train`, and `distill`, which trains teachers first."""
 
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -37,7 +38,8 @@ def distill_command(config: "RunConfig") -> int:
             "trainer.num_nodes nor torchrun or srun's number of tasks"
         )
     for run, scores in distill(config):
-        print_run(run, scores)
+        with contextlib.suppress(OSError):  # whoever reads it has gone, and the next training needs nobody
+            print_run(run, scores)
     return 0
 
 

@@ -1,5 +1,6 @@
 """Training on teachers' translations: what they are made from, that it goes on, and that it says what is wrong."""
 
+import errno
 import io
 import shutil
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -243,6 +245,17 @@ def test_ctrl_c_names_the_command_and_leaves_no_part(
     assert not list(corpus.glob("agreed*.zh"))
     monkeypatch.undo()
     assert distill(sixty_pair_corpus, distilled_copy, "--seed", "7") == 0
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.EIO, "Input/output error")])
+def test_the_next_training_begins_when_nobody_reads_the_scores_of_the_last(
+    error: OSError, sixty_pair_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = iter([("settings", "scores")] * 2)
+    monkeypatch.setattr(distillation, "distill", lambda _: trained)
+    monkeypatch.setattr("minitrans.cli.train.print_run", Mock(side_effect=error))
+    assert distill(sixty_pair_corpus, tmp_path / "run") == 0
+    assert not list(trained)
 
 
 def test_a_training_begins_anew_without_a_checkpoint_to_resume_from(sixty_pair_corpus: Path, tmp_path: Path) -> None:
