@@ -1,6 +1,7 @@
 """Checkpoints: what a run resumes from, whatever stopped it, and its best weights."""
 
 import contextlib
+import errno
 import io
 import logging
 import pickle
@@ -59,8 +60,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint into CPU memory, which takes no more than the file's size. Nothing in it can run code.
 
     Raises:
-        DamagedCheckpointError: It cannot be read, or is not a checkpoint.
-        UserError: It holds something that might run code.
+        DamagedCheckpointError: It is missing or damaged, or is not a checkpoint.
+        UserError: The disk does not let it be read, or it holds something that might run code.
     """
     try:
         with zipfile.ZipFile(path) as file:  # torch writes checksums, but never checks them, and would unpack any size
@@ -71,7 +72,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             return checkpoint
     except pickle.UnpicklingError as error:
         raise UserError(f"{path} holds more than numbers and text, and might run code: it is not read") from error
-    except Exception as error:  # a damaged file may cause any error
+    except Exception as error:  # a damaged file may cause any error but these
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            raise
+        if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT, errno.EINVAL):
+            raise UserError(f"cannot read {path}: {error.strerror}; correct that, then resume") from error
         raise DamagedCheckpointError(f"{path} is missing or damaged; train again with --overwrite") from error
     raise DamagedCheckpointError(
         f"{path} is not a checkpoint of this version of minitrans; train again with --overwrite"
@@ -82,7 +87,7 @@ def newest_intact_checkpoint(folder: Path) -> Path:
     """Find the newest checkpoint that is not damaged; the log names newer ones that are.
 
     Raises:
-        UserError: There is none, the best weights so far are gone, or a file holds something that might run code.
+        UserError: There is none, the best weights so far are gone, or a file is not read, see `read_checkpoint`.
     """
     for path in step_checkpoints_newest_first(folder):
         try:

@@ -304,6 +304,25 @@ def test_a_damaged_checkpoint_is_passed_over_and_pushes_out_no_good_one(
     assert saved_steps(tiny_run) == saved_steps(tiny_run_copy)
 
 
+@pytest.mark.parametrize(
+    ("place", "error", "said"),
+    [
+        ("torch.load", MemoryError(), "there is not enough memory; "),
+        ("torch.load", RuntimeError("DefaultCPUAllocator: can't allocate memory"), "there is not enough memory; "),
+        ("zipfile.ZipFile", OSError(errno.EIO, "Input/output error"), "cannot read {}: Input/output error; "),
+        ("zipfile.ZipFile", PermissionError(errno.EACCES, "Permission denied"), "cannot read {}: Permission denied; "),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_read_is_not_passed_over(
+    place: str, error: Exception, said: str, corpus: Path, tiny_run: Path, monkeypatch: Patch
+) -> None:
+    fail(monkeypatch, f"checkpoints.{place}", error)
+    flags = run_flags(corpus, tiny_run, "--resume", max_steps=200)
+    assert refusal_message("train", *flags, unchanged=tiny_run).startswith(
+        said.format(tiny_run / "checkpoints/step-200.ckpt")
+    )
+
+
 def test_without_its_best_weights_a_run_is_not_resumed(tiny_run_copy: Path, corpus: Path) -> None:
     for name in ("step-200", "best"):
         (tiny_run_copy / f"checkpoints/{name}.ckpt").unlink()
