@@ -37,6 +37,7 @@ from minitrans.training.config import RunConfig
 from minitrans.training.precision import precision_and_reason
 from minitrans.training.run import is_first_process, train
 from minitrans.training.run_folder import claim_run, is_trained, resume_or_restart_config
+from minitrans.translate.bundle import METADATA
 from minitrans.translate.scoring import Scores
 from minitrans.translate.translator import Translator
 
@@ -76,13 +77,15 @@ def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
 
 
 def make_distillation_inputs(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
-    """Make everything that the model of `config` learns from, in a folder, except what is there already.
-
-    It yields and raises as `distill` does.
-    """
+    """Make what the model of `config` learns from, except what is there; it yields and raises as `distill` does."""
     corpus = folder / "corpus"
     source, target = config.data.source, config.data.target
     write_train_and_valid_pairs(config, corpus)
+    teachers = [f"{direction}{seed}" for seed in SEEDS for direction in PENALTY_BY_DIRECTION]
+    for name in (*teachers, *(f"student{seed}" for seed in SEEDS)):
+        if not (folder / name / METADATA).is_file():  # what one that was removed has written goes too
+            for text in (*corpus.glob(f"{name}.*"), *corpus.glob("agreed*")):
+                text.unlink()
     for seed in SEEDS:
         for direction, (given, written) in {"forward": (source, target), "backward": (target, source)}.items():
             run = folder / f"{direction}{seed}"
@@ -92,11 +95,10 @@ def make_distillation_inputs(config: RunConfig, folder: Path) -> Iterator[tuple[
             search = partial(Translator.translate, beam=BEAM_SIZE, length_penalty=PENALTY_BY_DIRECTION[direction])
             translate_unless_done(teacher, corpus / f"train.{given}", corpus / f"{run.name}.{written}", search)
 
-    texts = ["train", *(f"{direction}{seed}" for seed in SEEDS for direction in PENALTY_BY_DIRECTION)]
+    texts = ["train", *teachers]
     for seed in SEEDS:
-        yield from train_unless_done(
-            derive_stage_config(config, folder / f"student{seed}", corpus, texts, STUDENT_STEPS, seed=seed)
-        )
+        student = derive_stage_config(config, folder / f"student{seed}", corpus, texts, STUDENT_STEPS, seed=seed)
+        yield from train_unless_done(student)
 
     write_file(corpus / f"agreed0.{source}", (corpus / f"train.{source}").read_bytes())
     for seed in SEEDS:
@@ -114,11 +116,9 @@ def make_distillation_inputs(config: RunConfig, folder: Path) -> Iterator[tuple[
 def final_config(config: RunConfig, folder: Path) -> RunConfig:
     """The settings of the model that learns from what `make_distillation_inputs` makes in a folder."""
     texts = ["train", *(f"backward{seed}" for seed in SEEDS), *(f"agreed{n}" for n in (0, *SEEDS))]
-    training = replace(
-        config.training,
-        init_from=str(folder / f"student{SEEDS[(config.seed - 1) % len(SEEDS)]}"),
-        learning_rate=config.training.learning_rate * FINAL_MODEL_LR_FACTOR,
-    )
+    student = folder / f"student{SEEDS[(config.seed - 1) % len(SEEDS)]}"
+    learning_rate = config.training.learning_rate * FINAL_MODEL_LR_FACTOR
+    training = replace(config.training, init_from=str(student), learning_rate=learning_rate)
     model = derive_stage_config(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS, seed=config.seed)
     return replace(model, training=training)
 

@@ -208,6 +208,16 @@ def test_it_goes_on_where_it_was_interrupted(
         assert distill(sixty_pair_corpus, Path(same), "--seed", "7", "--trainer.log_every_n_steps", "7") == 0
 
 
+def test_the_texts_of_a_model_that_was_removed_are_made_anew(sixty_pair_corpus: Path, distilled_copy: Path) -> None:
+    teachers = distilled_copy.with_name("run-teachers")
+    texts = {path: path.read_bytes() for path in (teachers / "corpus").iterdir()}
+    shutil.rmtree(teachers / "forward2")
+    for name in ("forward2.zh", "agreed1.zh"):
+        (teachers / "corpus" / name).write_bytes(b"of the model that was removed\n")
+    assert distill(sixty_pair_corpus, distilled_copy, "--seed", "7") == 0
+    assert {path: path.read_bytes() for path in texts} == texts
+
+
 def test_a_run_of_other_settings_is_refused(sixty_pair_corpus: Path, distilled_copy: Path, capsys: Capture) -> None:
     teacher = distilled_copy.with_name("run-teachers") / "forward1"
     for flags, other, name in (("2", distilled_copy, "seed"), ("7 --model.dropout 0.3", teacher, "model")):
