@@ -78,9 +78,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT, errno.EINVAL):
             raise UserError(f"cannot read {path}: {error.strerror}; correct that, then resume") from error
         raise DamagedCheckpointError(f"{path} is missing or damaged; train again with --overwrite") from error
-    raise DamagedCheckpointError(
-        f"{path} is not a checkpoint of this version of minitrans; train again with --overwrite"
-    )
+    raise DamagedCheckpointError(f"{path} is no checkpoint of this version of minitrans; train again with --overwrite")
 
 
 def newest_intact_checkpoint(folder: Path) -> Path:

@@ -17,7 +17,7 @@ from datasets import DatasetDict
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import Callback, Trainer, seed_everything
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, LambdaCallback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
@@ -25,6 +25,7 @@ from torch.distributed import DistError
 
 from minitrans.data.corpus import load_corpus, train_tokenizer
 from minitrans.data.datamodule import TranslationDataModule
+from minitrans.data.distributed import all_gather
 from minitrans.errors import UserError, truncate
 from minitrans.files import write_file
 from minitrans.model.transformer import Transformer
@@ -93,6 +94,8 @@ def train(config: RunConfig) -> dict[str, Scores]:
 
         if trainer.is_global_zero and not config.resume:
             begin_run(config, is_there, held, tokenizer, start.source_words if start else None)
+        facts = config.yaml_text, checkpoint and checkpoint.name, tokenizer.digest, len(data.train_dataloader())
+        trainer.callbacks += [LambdaCallback(setup=lambda *_, **__: _check_alike(facts))]  # type: ignore[attr-defined]
         _fit(trainer, module, data, config, checkpoint)
         if not trainer.is_global_zero:
             return {}
@@ -240,6 +243,13 @@ def _check_validation_interval(settings: dict[str, Any], n_batches: int) -> None
             f"trainer.val_check_interval is {every}, and an epoch has only {n_batches} batches; make it smaller, or "
             "set trainer.check_val_every_n_epoch to null, to count across epochs"
         )
+
+
+def _check_alike(facts: tuple[object, ...]) -> None:
+    """Refuse to train with processes that were started with other settings, or read other text."""
+    for name, *values in zip(("settings", "checkpoint", "tokenizer", "batches"), *all_gather(facts), strict=True):
+        if len({*values}) > 1:
+            raise UserError(f"the processes do not have the same {name}; give each the same command and text")
 
 
 def _fit(

@@ -19,7 +19,7 @@ import torch
 import yaml
 from command_helpers import refusal_message
 from fake_processes import run_as_processes
-from train_helpers import load_weights, read_metrics, read_sides, run_flags, train
+from train_helpers import last_error, load_weights, read_metrics, read_sides, run_flags, train
 
 from minitrans import cli
 from minitrans.data.datamodule import TranslationDataModule
@@ -38,6 +38,18 @@ IN_USE_MESSAGE = "is in use by another process; wait for its end"
 
 
 # -- The folder -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("place", "name"), list(enumerate(("settings", "checkpoint", "tokenizer", "batches"))))
+def test_processes_that_were_started_otherwise_or_read_other_text_are_refused(
+    place: int, name: str, corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gather(facts: tuple[object, ...]) -> list[tuple[object, ...]]:
+        return [facts, facts, (*facts[:place], "another", *facts[place + 1 :])]
+
+    monkeypatch.setattr("minitrans.training.run.all_gather", gather)
+    assert train(corpus, tmp_path / "run") == 2
+    assert f"error: the processes do not have the same {name}; " in last_error(capsys)
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.EIO, "Input/output error")])
