@@ -699,8 +699,9 @@ class ExecutedLinesPlugin:
 
 
 def test_paths(folder: str) -> list[str]:
-    """The tests of the modules in a folder: those in the folder of that name; for most, what users get wrong too."""
-    return [str(ROOT / "tests" / name) for name in (folder, "test_refusals.py")[: 1 if folder == "model" else 2]]
+    """The tests of the modules in a folder: those in the folder of that name; of most also what others test of them."""
+    others = [] if folder == "model" else ["test_refusals.py", f"model/{VERIFY_TESTS_FILE}"]
+    return [str(ROOT / "tests" / name) for name in (folder, *others)]
 
 
 def start_recording(folder: str, modules: Sequence[str], results: Path) -> int:

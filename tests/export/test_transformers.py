@@ -67,7 +67,8 @@ def front_matter(folder: Path) -> dict[str, Any]:
     return yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---\n")[1])
 
 
-def test_it_translates_as_we_do(bundle: Bundle, tmp_path: Path) -> None:
+def test_it_translates_as_we_do(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export_transformers, "BATCH_LINES", 7)
     export(bundle, tmp_path / "deep" / "engine")
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["engine"]
     assert len({path.stat().st_mode for path in (tmp_path / "deep" / "engine").iterdir()}) == 1
@@ -207,11 +208,11 @@ def test_what_computes_otherwise_is_refused(fault: str, tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sizes_that_the_class_has_no_setting_for_are_refused(tmp_path: Path) -> None:
-    bundle = untrained_bundle(tokenizer_of("bpe"), "en", "zh", d_head=5)
-    with pytest.raises(
-        UserError, match=r"^transformers cannot compute this model: its heads .* model.d_head is 5; tra"
-    ):
+@pytest.mark.parametrize("d_head", [3, 5])
+def test_sizes_that_the_class_has_no_setting_for_are_refused(d_head: int, tmp_path: Path) -> None:
+    bundle = untrained_bundle(tokenizer_of("bpe"), "en", "zh", d_head=d_head)
+    message = rf"^transformers cannot compute this model: its heads .* model.d_head is {d_head}; tra"
+    with pytest.raises(UserError, match=message):
         export(bundle, tmp_path / "engine")
     assert list(tmp_path.iterdir()) == []
 

@@ -239,7 +239,7 @@ def test_overwrite_replaces_only_what_a_training_wrote(tiny_run: Path, corpus: P
 def test_a_folder_in_use_is_refused_until_that_process_is_dead(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
     run_dir, new = shutil.copytree(tiny_run, tmp_path / "run"), tmp_path / "new"
     new.mkdir()
-    begun = mock.Mock(run_dir=new, yaml_text=""), False, ExitStack(), mock.Mock(), None
+    begun = mock.Mock(run_dir=new, yaml_text=""), False, ExitStack(), mock.Mock(proto=b""), None
     code = (
         "import pathlib, sys, time; from minitrans.files import lock_file\n"
         "with lock_file(pathlib.Path(sys.argv[1])), lock_file(pathlib.Path(sys.argv[2])):\n"
