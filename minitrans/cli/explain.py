@@ -28,14 +28,15 @@ def explain_command(args: Namespace) -> int:
         raise UserError("there is no text to explain; give one after RUN, or --input")
     texts = args.texts or read_lines(args.input)
     from minitrans.explain.terminal import draw_cross_attention
+    from minitrans.explain.tracing import translate_sentences
     from minitrans.translate.translator import Translator
 
-    explanation = minitrans.explain(Translator.load(args.run, compiled=args.compiled), texts)
+    translator = Translator.load(args.run, compiled=args.compiled)
     if args.output:
-        explanation.save(args.output)
+        minitrans.explain(translator, texts).save(args.output)
         print(f"page: {args.output}", file=sys.stderr)
         return 0
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    pictures = ("\n".join(draw_cross_attention(sentence, width)) + "\n" for sentence in explanation.sentences)
+    pictures = ("\n".join(draw_cross_attention(*each, width)) + "\n" for each in translate_sentences(translator, texts))
     sys.stdout.buffer.write("\n".join(pictures).encode())
     return 0

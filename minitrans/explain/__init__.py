@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from minitrans.explain.page import ExplanationPage
-from minitrans.explain.tracing import trace_translations
+from minitrans.explain.tracing import trace_translation, translate_sentences
 from minitrans.translate.translator import Translator
 
 
@@ -20,7 +20,8 @@ def explain(translator: Translator, texts: str | Sequence[str], limit: int | Non
     Raises:
         UserError: None has words, or there are none.
     """
-    return ExplanationPage(trace_translations(translator, [texts] if isinstance(texts, str) else texts, limit))
+    sentences = translate_sentences(translator, [texts] if isinstance(texts, str) else texts, limit)
+    return ExplanationPage([trace_translation(translator.bundle, *sentence) for sentence in sentences])
 
 
 class _CallableModule(ModuleType):

@@ -1,29 +1,31 @@
 """A translation and its cross-attention as lines of text."""
 
 from collections.abc import Iterator
+from typing import cast
 
 from rich.cells import cell_len
 
-from minitrans.explain.tracing import TracedTranslation
 from minitrans.text.reading import PLACEHOLDERS, clean
+from minitrans.translate.translator import AttentionWeights, Translation
 
 SHADES = " ░▒▓██"  # a weight below 0.2, below 0.4, ..., and one of 1
 
 
-def draw_cross_attention(traced: TracedTranslation, width: int) -> Iterator[str]:
-    """The text, its translation, and the last layer's cross-attention, mean of its heads.
+def draw_cross_attention(text: str, translation: Translation, width: int) -> Iterator[str]:
+    """A text, its translation, and the last layer's cross-attention, mean of its heads.
 
     A row is a piece that was written, a column a piece of the source; columns that do not fit into a line of `width`
     characters stand below the others.
     """
-    eos = traced.attention.source[-1]
+    attention = cast(AttentionWeights, translation.attention)
+    eos = attention.source[-1]
     sources, rows = (
         ["EOS" if piece == eos else _piece_label(piece) for piece in pieces]
-        for pieces in (traced.attention.source, traced.attention.target[1:])
+        for pieces in (attention.source, attention.target[1:])
     )
-    weights = traced.attention.cross[-1].float().mean(0).tolist()
+    weights = attention.cross[-1].float().mean(0).tolist()
     left = max(map(cell_len, rows)) + 1
-    yield f"{clean(traced.text)} → {traced.translation.text}"
+    yield f"{clean(text)} → {translation.text}"
     for columns in _wrap_columns([cell_len(source) for source in sources], width - left):
         yield " " * left + " ".join(sources[k] for k in columns)
         for row, of_row in zip(rows, weights, strict=True):

@@ -87,31 +87,32 @@ class TracedTranslation:
         return cast(AttentionWeights, self.translation.attention)
 
 
-def trace_translations(
+def translate_sentences(
     translator: Translator, texts: Sequence[str], limit: int | None = None
-) -> list[TracedTranslation]:
-    """Translate each sentence of the texts greedily, and look at how, for `limit` at most.
+) -> list[tuple[str, Translation]]:
+    """Translate each sentence of the texts greedily, `limit` at most: the sentences, and their translations' attention.
 
     One without words is left out, with a warning.
     """
-    traced: list[TracedTranslation] = []
+    found: list[tuple[str, Translation]] = []
     for number, text in enumerate(texts, 1):
         for sentence in translator.to_sentences(text):
-            if len(traced) == limit:
-                return traced
+            if len(found) == limit:
+                return found
             (translation,) = translator.translations([sentence], attention=True, first_line=number, split=False)
             if translation.attention is None:
                 logger.warning("text %d: what has no words is left out", number)
             else:
-                traced.append(_trace(translator.bundle, sentence, translation, translation.attention))
-    if not traced:
+                found.append((sentence, translation))
+    if not found:
         raise UserError("there is no text to explain; give one with words")
-    return traced
+    return found
 
 
 @torch.no_grad()
-def _trace(bundle: Bundle, text: str, translation: Translation, attention: AttentionWeights) -> TracedTranslation:
-    model, tokenizer = bundle.model, bundle.tokenizer
+def trace_translation(bundle: Bundle, text: str, translation: Translation) -> TracedTranslation:
+    """Look at how a sentence got its translation, which has its attention."""
+    model, tokenizer, attention = bundle.model, bundle.tokenizer, cast(AttentionWeights, translation.attention)
     source, target = attention.source_ids, attention.target_ids
     shown = dict(zip((*source, *target), (*attention.source, *attention.target), strict=True))
     padding = [tokenizer.pad_id] * min(N_PADDING_PIECES, model.config.max_len - len(source))

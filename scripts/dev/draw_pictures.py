@@ -9,10 +9,11 @@ from pathlib import Path
 import torch
 from jinja2 import FileSystemLoader
 
+import minitrans
 from minitrans.cachecheck.check import to_str
 from minitrans.data.batching import collate
 from minitrans.errors import UserError
-from minitrans.explain.tracing import TracedTranslation, trace_translations
+from minitrans.explain.tracing import TracedTranslation
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.pages.render import templates
 from minitrans.translate.translator import Translator
@@ -102,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", help="a run folder whose model translates the sentence that is shown")
     args = parser.parse_args(argv)
     try:
-        (traced,) = trace_translations(Translator.load(args.run), [EXAMPLE_SENTENCE])
+        (traced,) = minitrans.explain(Translator.load(args.run), [EXAMPLE_SENTENCE]).sentences
     except UserError as error:
         parser.error(str(error))
     pictures = {

@@ -11,8 +11,9 @@ import torch
 from conftest import worst_deviation
 from torch.nn import Module
 
+import minitrans
 from minitrans.explain import tracing
-from minitrans.explain.tracing import ATTENTION_KINDS, TracedTranslation, trace_translations
+from minitrans.explain.tracing import ATTENTION_KINDS, TracedTranslation, trace_translation
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.cache import KVCache
 from minitrans.model.transformer import Transformer
@@ -24,7 +25,7 @@ TEXTS = ["I love you.", "Machine learning is fun, and I love you."]
 
 @pytest.fixture(scope="module")
 def traced(translator: Translator) -> list[TracedTranslation]:
-    return trace_translations(translator, TEXTS)
+    return [*minitrans.explain(translator, TEXTS).sentences]
 
 
 def test_each_step_took_the_likeliest_piece_and_all_make_up_the_score(traced: list[TracedTranslation]) -> None:
@@ -51,7 +52,7 @@ def test_a_piece_that_is_not_the_likeliest_has_its_own_probability(translator: T
         target=[attention.target[0], *attention.source[:1] * n],
         target_ids=[attention.target_ids[0], *attention.source_ids[:1] * n],
     )
-    each = tracing._trace(translator.bundle, TEXTS[0], translation, attention)
+    each = trace_translation(translator.bundle, TEXTS[0], translation._replace(attention=attention))
     expected = translation_log_prob(translator.bundle, attention)
     assert [sum(step.taken_logp for step in each.steps), each.log_prob] == pytest.approx([expected] * 2, abs=1e-4)
     assert expected < sum(step.top_pieces[0][1] for step in each.steps) - 1
@@ -78,7 +79,7 @@ def test_a_cache_that_is_wrong_shows(translator: Translator, monkeypatch: pytest
         return update(self, k + offset, v - offset, offset)
 
     monkeypatch.setattr(KVCache, "update", shifted)
-    steps = trace_translations(translator, TEXTS[:1])[0].steps
+    steps = minitrans.explain(translator, TEXTS[:1]).sentences[0].steps
     assert steps[0].weight_difference < 1e-5
     assert max(step.weight_difference for step in steps) > 1e-3
     assert max(step.logit_difference for step in steps) > 1e-3
@@ -98,7 +99,7 @@ def test_a_source_that_is_not_kept_shows(name: str, translator: Translator, monk
 
     monkeypatch.setattr(Transformer, "run_decoder", losing)
     two_layers = Transformer(replace(translator.bundle.model.config, n_layers=2)).eval()
-    (each,) = trace_translations(Translator(replace(translator.bundle, model=two_layers)), TEXTS[:1])
+    (each,) = minitrans.explain(Translator(replace(translator.bundle, model=two_layers)), TEXTS[:1]).sentences
     assert not any(step.source_kept for step in each.steps)
 
 
@@ -122,7 +123,7 @@ def test_what_no_mask_forbids_any_more_shows(
         return *outputs, traces
 
     monkeypatch.setattr(Transformer, f"run_{part}", seeing_all)
-    (each,) = trace_translations(translator, TEXTS[:1])
+    (each,) = minitrans.explain(translator, TEXTS[:1]).sentences
     assert each.max_forbidden_weight == 2
     assert all(step.weight_difference > 1 for step in each.steps) == (part == "decoder")
 
@@ -131,7 +132,7 @@ def test_the_translators_model_gets_no_hook(translator: Translator) -> None:
     """Others may be translating with it."""
     name, register = "register_forward_pre_hook", Module.register_forward_pre_hook
     with patch.object(Module, name, autospec=True, side_effect=register) as registered:
-        trace_translations(translator, TEXTS[:1])
+        minitrans.explain(translator, TEXTS[:1])
     hooked = {call.args[0] for call in registered.call_args_list}
     assert hooked
     assert not hooked & {*translator.bundle.model.modules()}
@@ -165,7 +166,7 @@ def translation_log_prob(bundle: Bundle, attention: AttentionWeights) -> float:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_any_dtype_of_the_model_will_do(tiny_run: Path, dtype: torch.dtype) -> None:
-    (each,) = trace_translations(Translator.load(tiny_run, dtype=dtype, compiled="off"), TEXTS[:1])
+    (each,) = minitrans.explain(Translator.load(tiny_run, dtype=dtype, compiled="off"), TEXTS[:1]).sentences
     assert each.stepwise_cross.dtype == dtype
     if dtype == torch.float64:
         assert max(step.logit_difference for step in each.steps) < 1e-10
@@ -175,7 +176,7 @@ def test_any_dtype_of_the_model_will_do(tiny_run: Path, dtype: torch.dtype) -> N
 def test_what_would_be_cut_again_is_translated_as_the_translator_does(translator: Translator, text: str) -> None:
     splitting = Translator(translator.bundle)
     splitting.split_sentences = True
-    traced = trace_translations(splitting, [text])
+    traced = minitrans.explain(splitting, [text]).sentences
     assert [each.text for each in traced] == splitting.to_sentences(text)
     (translated,) = splitting.translate([text])
     assert "".join(each.translation.text for each in traced).replace(" ", "") == translated.replace(" ", "")
@@ -183,11 +184,11 @@ def test_what_would_be_cut_again_is_translated_as_the_translator_does(translator
 
 def test_whatever_the_default_device_all_is_where_the_model_is(translator: Translator) -> None:
     with torch.device("meta"):
-        assert trace_translations(translator, TEXTS[:1])[0].max_forbidden_weight == 0
+        assert minitrans.explain(translator, TEXTS[:1]).sentences[0].max_forbidden_weight == 0
 
 
 def test_a_text_as_long_as_the_model_takes(translator: Translator) -> None:
-    (each,) = trace_translations(translator, ["love " * 40])
+    (each,) = minitrans.explain(translator, ["love " * 40]).sentences
     assert len(each.attention.source) == each.config.max_len
     assert each.n_padded == 0
 

@@ -8,8 +8,9 @@ import draw_pictures
 import pytest
 from draw_pictures import PICTURE_DIR, SHOWN_STEP, draw_backends, draw_cached_step, draw_cross_attention, draw_masks
 
+import minitrans
 from minitrans import Translator
-from minitrans.explain.tracing import TracedTranslation, trace_translations
+from minitrans.explain.tracing import TracedTranslation
 
 ROOT = Path(__file__).parents[2]
 PICTURE_NAMES = ("cached-step", "cross-attention", "masks", "who-computes")
@@ -17,7 +18,7 @@ PICTURE_NAMES = ("cached-step", "cross-attention", "masks", "who-computes")
 
 @pytest.fixture(scope="module")
 def traced(tiny_run: Path) -> TracedTranslation:
-    return trace_translations(Translator.load(tiny_run), [draw_pictures.EXAMPLE_SENTENCE])[0]
+    return minitrans.explain(Translator.load(tiny_run), [draw_pictures.EXAMPLE_SENTENCE]).sentences[0]
 
 
 def rects_of_class(picture: str, kind: str) -> list[ElementTree.Element]:
