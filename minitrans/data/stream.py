@@ -73,22 +73,19 @@ class StreamLoader(ResumableLoader):
 
         Words are counted once: not again for a buffer of which some batches have been handed out.
         """
-        before, epoch, first = (place[name] for name in ("pairs", "epoch", "first"))
         very_first, again = place["buffer"] == 0, place["position"] > 0
+        begin = {name: place[name] for name in ("pairs", "epoch", "first")}
         while True:
-            from_beginning, any_pair = before == self._beginning, False
-            self._split.row_stream.load_state_dict(before)
+            self._split.row_stream.load_state_dict(begin["pairs"])
             for pairs in read_tables(self._split, self._config.shuffle_buffer, self._config):
                 after = self._split.row_stream.state_dict()
                 src, tgt = self._tokenize_usable_pairs(pairs, very_first, again)
-                begin = {"pairs": before, "epoch": epoch, "first": first}
-                any_pair |= len(src) > 0
-                end = begin | {"pairs": after, "first": first + len(src)}
-                yield Buffer(src, tgt, epoch, first, begin, end)
-                before, first, very_first, again = after, end["first"], False, False
-            if from_beginning and not any_pair:
+                end = begin | {"pairs": after, "first": begin["first"] + len(src)}
+                yield Buffer(src, tgt, begin["epoch"], begin["first"], begin, end)
+                begin, very_first, again = end, False, False
+            if begin["first"] == 0:
                 raise UserError(f"{self._config.path}: no training pair is left; set other limits in data")
-            before, epoch, first = self._beginning, epoch + 1, 0
+            begin = {"pairs": self._beginning, "epoch": begin["epoch"] + 1, "first": 0}
 
     def _tokenize_usable_pairs(self, pairs: pa.Table, log_left_out: bool, counted: bool) -> tuple[IdRows, IdRows]:
         """Return the usable pairs; the log counts the others if asked; words are not counted again."""
