@@ -15,6 +15,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from minitrans.data.batching import Batch
@@ -147,19 +148,14 @@ class LossAndRateLogger(Callback):
     def __init__(self, path: Path, every: int) -> None:
         self.path, self.every = path, every
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Note where the step begins, and its learning rate."""
-        self.step, self.rate = trainer.global_step, trainer.optimizers[0].param_groups[0]["lr"]
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
-        """Log the step, unless gradients are still being summed up."""
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        """Log the step."""
         step = trainer.global_step
-        if step > self.step and self.every and step % self.every == 0:
+        if self.every and (step + 1) % self.every == 0:
             assert isinstance(pl_module, TranslationModule)
-            loss = pl_module.step_loss.item()
-            row = {"train_loss": loss, "lr-AdamW": self.rate, "epoch": trainer.current_epoch}
+            loss, rate = pl_module.step_loss.item(), optimizer.param_groups[0]["lr"]
             for log in trainer.loggers:
-                log.log_metrics(row, step - 1)
+                log.log_metrics({"train_loss": loss, "lr-AdamW": rate, "epoch": trainer.current_epoch}, step)
                 log.save()
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -208,7 +204,7 @@ class TrainingProgress(ProgressBar):
             refresh_per_second=4,
         )
         self.task = self.bar.add_task("training", total=1, loss=float("nan"), speed=0.0)
-        self.seconds = 0.0
+        self.seconds = self.token_rate = 0.0  # of training, and target tokens per second of it
         self.began_at: tuple[float, int] | None = None  # when the first step ended, and which step that was
         self.say_at = 0.0  # when the next line is due
 
@@ -234,10 +230,12 @@ class TrainingProgress(ProgressBar):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
         """Move the bar, or print a line if one is due."""
+        assert isinstance(pl_module, TranslationModule)
         self.seconds += time.perf_counter() - self.step_began
+        self.token_rate = pl_module.tgt_tokens / self.seconds
         now, step = time.monotonic(), trainer.global_step
         if not self.bar.disable:
-            self.bar.update(self.task, completed=step, loss=self.module.step_loss, speed=self.token_rate)
+            self.bar.update(self.task, completed=step, loss=pl_module.step_loss, speed=self.token_rate)
         elif self.began_at is None:  # the first step also prepares memory: its time is not typical
             self.began_at, self.say_at = (now, step), now + SECONDS_TO_FIRST_LINE
         elif now >= self.say_at and step > self.began_at[1]:
@@ -246,21 +244,10 @@ class TrainingProgress(ProgressBar):
             n_steps = trainer.estimated_stepping_batches
             minutes_left = (now - began) / (step - first_step) * (n_steps - step) / 60
             self.console.print(
-                f"step {step}/{n_steps}  loss {self.module.step_loss.item():.3f}  "
+                f"step {step}/{n_steps}  loss {pl_module.step_loss.item():.3f}  "
                 f"{self.token_rate:,.0f} tokens/s  {minutes_left:.0f} min left",
                 soft_wrap=True,
             )
-
-    @property
-    def token_rate(self) -> float:
-        """Target tokens per second of training."""
-        return self.module.tgt_tokens / self.seconds if self.seconds else 0.0
-
-    @property
-    def module(self) -> TranslationModule:
-        """What is trained."""
-        assert isinstance(self.trainer.lightning_module, TranslationModule)
-        return self.trainer.lightning_module
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the scores and a few translations."""
