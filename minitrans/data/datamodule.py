@@ -1,12 +1,10 @@
 """Feeds Lightning with batches, and lets it stop in the middle of an epoch and resume there."""
 
-from collections import Counter
-from typing import Any, cast
+from collections import Counter, UserList
+from typing import Any
 
-import torch
 from datasets import DatasetDict
 from lightning.pytorch import LightningDataModule
-from torch.utils.data import DataLoader
 
 from minitrans.data.batching import Batch, batches_of_rank, collate_rows, plan_batches, row_lengths
 from minitrans.data.corpus import find_pair_numbers, load_corpus, read_id_rows, tokenize_corpus
@@ -55,14 +53,13 @@ class TranslationDataModule(LightningDataModule):
         """Return a loader of `Batch`es, shuffled again in every epoch; a stream has no end."""
         return self._train
 
-    def val_dataloader(self) -> DataLoader[Batch]:
-        """Return a loader of this process's `Batch`es, the same in every epoch."""
+    def val_dataloader(self) -> UserList[Batch]:
+        """Return this process's `Batch`es, the same in every epoch."""
         src, tgt = self._valid
         plan = plan_batches(row_lengths(src) + 1, row_lengths(tgt) + 1, self.config.batch_tokens, None)
         special_ids = self.tokenizer.pad_bos_eos_ids
-        batches = [collate_rows(src.take(rows), tgt.take(rows), *special_ids) for rows in batches_of_rank(plan)]
-        # A generator of its own: a loader draws a number whenever it is started, and a resumed run does so once more.
-        return DataLoader(cast(Any, batches), batch_size=None, generator=torch.Generator())
+        batches = (collate_rows(src.take(rows), tgt.take(rows), *special_ids) for rows in batches_of_rank(plan))
+        return UserList(batches)  # Lightning would take a list for several loaders
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place in the training data, which Lightning saves with a checkpoint."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import DatasetDict
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import Callback, Trainer, seed_everything
@@ -81,7 +80,12 @@ def train(config: RunConfig) -> dict[str, Scores]:
         init_from = None if config.resume else config.training.init_from
         start = None if init_from is None else load_bundle(Path(init_from))
         corpus = load_corpus(config.data)
-        tokenizer = _load_or_train_tokenizer(config, start, corpus)
+        if config.resume:
+            tokenizer = load_tokenizer(config.run_dir)
+        elif start:
+            tokenizer = start.tokenizer
+        else:
+            tokenizer = train_tokenizer(corpus["train"], config.tokenizer, config.data.cache_dir)
         model = _make_model(config, tokenizer, start)
         data = TranslationDataModule(config.data, tokenizer, model.config.max_len, config.seed, corpus)
         _check_validation_interval(config.trainer, -(-len(data.train_dataloader()) // trainer.world_size))
@@ -120,15 +124,6 @@ def is_first_process() -> bool:
     """Whether this is the one that reads and writes the run folder, as far as can be told without a Trainer."""
     rank: int = rank_zero_only.rank  # type: ignore[attr-defined]
     return rank == 0 and LightningEnvironment().node_rank() == 0
-
-
-def _load_or_train_tokenizer(config: RunConfig, start: Bundle | None, corpus: DatasetDict) -> Tokenizer:
-    """The run's own if it is resumed, that of the run whose weights it starts from, or a new one."""
-    if config.resume:
-        return load_tokenizer(config.run_dir)
-    if start:
-        return start.tokenizer
-    return train_tokenizer(corpus["train"], config.tokenizer, config.data.cache_dir)
 
 
 def _make_model(config: RunConfig, tokenizer: Tokenizer, start: Bundle | None) -> Transformer:
@@ -314,9 +309,5 @@ def _quieten_logs() -> None:
         logging.getLogger("minitrans").setLevel(logging.ERROR)  # the first process gives the same warnings
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    for message in (
-        ".*does not have many workers.*",  # batches are cut from arrays in memory: no worker would help
-        ".*Experiment logs directory .* exists and is not empty.*",
-        ".*LeafSpec.*is deprecated.*",
-    ):
+    for message in (".*Experiment logs directory .* exists and is not empty.*", ".*LeafSpec.*is deprecated.*"):
         warnings.filterwarnings("ignore", message)
