@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpora import Pairs, batch_source_ids, data_config, decode_pairs, write_pairs
+from corpora import Pairs, data_config, decode_pairs, write_pairs
 
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
@@ -41,14 +41,11 @@ def test_an_epoch_holds_every_training_pair_once(folder: Path, tokenizer: Tokeni
 
 
 def test_validation_holds_what_fits(folder: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
-    loader = data_module(folder, tokenizer).val_dataloader()
+    batches = data_module(folder, tokenizer).val_dataloader()
     left_out = [message for message in caplog.messages if "left out" in message]
     assert left_out == [f"left out 1 of {len(VALID)} validation pairs: longer than max_len, 20 tokens"]
-    next(iter(loader))
-    first, second = list(loader), list(loader)
-    assert len(first) > 3
-    assert sorted(decode_pairs(first, tokenizer)) == sorted([VALID[0], *VALID[2:]])
-    assert batch_source_ids(first) == batch_source_ids(second)
+    assert len(batches) > 3
+    assert sorted(decode_pairs(batches, tokenizer)) == sorted([VALID[0], *VALID[2:]])
 
 
 def test_texts_leave_nothing_out(folder: Path, tokenizer: Tokenizer) -> None:
