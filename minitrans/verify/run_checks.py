@@ -13,8 +13,6 @@ from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
 from minitrans.verify.subject import ModelAndPairs, fresh_model, model_and_random_pairs
 
-COMPILED_PREFIX = "compiled."  # what the ids of checks and sabotages of compiled code begin with
-
 
 def run(
     model: Transformer | None = None, subject: ModelAndPairs | None = None, compiled: CompiledMode = "auto"
@@ -46,7 +44,7 @@ def self_test(compiled: CompiledMode = "auto") -> Iterator[Caught]:
     """Apply every sabotage to the live code, one at a time, and run all checks on a fresh model made under it, float64.
 
     Args:
-        compiled: As for `run`; without compiled code its sabotages are left out, and its checks.
+        compiled: As for `run`; without compiled code its checks are left out, and its sabotages.
 
     Yields:
         For each sabotage the checks that noticed it; by then the code has been restored.
@@ -87,10 +85,10 @@ def fresh_float64_subjects() -> Mapping[torch.dtype, ModelAndPairs]:
 def checks_to_run(compiled: CompiledMode) -> list[Check]:
     """The checks, without those of compiled code where it is not measured."""
     measured = can_verify_compiled(compiled)
-    return [check for check in CHECKS if measured or not check.id.startswith(COMPILED_PREFIX)]
+    return [check for check in CHECKS if measured or not check.id.startswith("compiled.")]
 
 
 def sabotages_to_run(compiled: CompiledMode) -> list[Sabotage]:
-    """The sabotages, without those of compiled code where it is not measured."""
-    measured = can_verify_compiled(compiled)
-    return [sabotage for sabotage in SABOTAGES if measured or not sabotage.id.startswith(COMPILED_PREFIX)]
+    """The sabotages that one of the checks must notice."""
+    ids = {check.id for check in checks_to_run(compiled)}
+    return [sabotage for sabotage in SABOTAGES if not ids.isdisjoint(sabotage.noticed_by)]

@@ -6,14 +6,11 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from types import CodeType, FunctionType
 
 from minitrans.errors import UserError
-
-REQUIRED_MODULE_BY_PREFIX = {"compiled": "minitrans.compiled", "export": "ctranslate2"}  # by the beginning of an id
 
 
 @dataclass(frozen=True)
@@ -25,7 +22,8 @@ class Sabotage:
         fault: What is wrong, in one sentence.
         edits: For each function to be edited, as "module:name" below `minitrans`, pieces of its source, and what
             replaces each of them wherever it occurs in the function.
-        noticed_by: Ids of the checks that must notice it because of what they measure, where they are available.
+        noticed_by: Ids of the checks that must notice it because of what they measure, where they are available;
+            where none is, it is not applied.
         no_other: Whether no other check may notice it.
         large_in_lower_dtypes: Whether the deviation in each lower dtype is far above that dtype's rounding.
         refused_by_probe: Which parts of the probe of compiled code must refuse it, while any other part must not:
@@ -71,11 +69,7 @@ def compile_edited_function(function: FunctionType, source: str) -> CodeType:
     return code
 
 
-def load_sabotages() -> list[Sabotage]:
-    """Read the sabotages, without those whose module is not installed."""
-    table = tomllib.loads(Path(__file__).with_name("sabotages.toml").read_text(encoding="utf-8"))
-    there = {kind: find_spec(module) is not None for kind, module in REQUIRED_MODULE_BY_PREFIX.items()}
-    return [Sabotage(id_, **fields) for id_, fields in table.items() if there.get(id_.split(".")[0], True)]
-
-
-SABOTAGES = load_sabotages()
+SABOTAGES = [
+    Sabotage(id_, **fields)
+    for id_, fields in tomllib.loads(Path(__file__).with_name("sabotages.toml").read_text(encoding="utf-8")).items()
+]

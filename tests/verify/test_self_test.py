@@ -125,14 +125,14 @@ def test_checks_that_have_nothing_to_do_with_a_fault_do_not_fail() -> None:
 def test_only_without_compiled_code_its_checks_and_sabotages_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """When that is so, and what is said of it: tests/translate/test_backend.py."""
     monkeypatch.setattr(run_checks, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "compiled.unmasked")])
-    monkeypatch.setattr(run_checks, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20", "compiled.loss")])
+    monkeypatch.setattr(run_checks, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20", "compiled.pass")])
     assert [result.id for result in verify.run(compiled="off").checks] == ["C20", "cache.rows"]
     assert [(caught.id, caught.caught_by) for caught in verify.self_test("off")] == [("rows.sorted", ["cache.rows"])]
     assert len(run_checks.checks_to_run("auto")) == 2 + CAN_COMPILE
     assert len(run_checks.sabotages_to_run("auto")) == 1 + CAN_COMPILE
 
 
-@pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.id)
+@pytest.mark.parametrize("sabotage", AVAILABLE_SABOTAGES, ids=lambda sabotage: sabotage.id)
 def test_a_sabotage_edits_what_it_names_and_is_undone(sabotage: Sabotage) -> None:
     assert sabotage.fault.endswith(".")
     before = code_by_function()
