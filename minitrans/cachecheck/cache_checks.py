@@ -26,7 +26,7 @@ from minitrans.cachecheck.check import (
     to_str,
     worst,
 )
-from minitrans.cachecheck.protocol import N_BEAMS, CachedModel, ModelAndTokens, call_model
+from minitrans.cachecheck.protocol import N_BEAMS, ModelAndTokens, call_model
 
 ALL_SPLITS_LENGTH = 5  # tokens that are fed in literally every split
 LONG_LENGTH = 24  # tokens of a long sentence, where no window calls for more
@@ -50,20 +50,17 @@ def feed_in_chunks(case: ModelAndTokens[Any], chunks: int | list[int] = 1) -> li
     return concat_outputs([case.feed(piece, cache) for piece in case.tokens.split(chunks, 1)])
 
 
-def chunk_deviation(
-    case: ModelAndTokens[Any], chunks: int | list[int], reference_model: CachedModel[Any] | None = None
-) -> Deviation:
-    """Feed the tokens in chunks, and compare with the full pass: that of the model, or of `reference_model`."""
-    want = (case if reference_model is None else replace(case, model=reference_model)).full_pass()
+def chunk_deviation(case: ModelAndTokens[Any], chunks: int | list[int], want: list[Tensor] | None = None) -> Deviation:
+    """Feed the tokens in chunks, and compare with the full pass, or with the numbers that are wanted instead."""
     sizes = [piece.size(1) for piece in case.tokens.split(chunks, 1)]
     words = " + ".join(map(str, sizes)) if len(sizes) < 9 else f"{sizes[0]} + {sizes[1]} + ... + {sizes[-1]}"
-    return compare(feed_in_chunks(case, chunks), want).named(f"fed in chunks of {words}")
+    return compare(feed_in_chunks(case, chunks), want or case.full_pass()).named(f"fed in chunks of {words}")
 
 
 @claim("steps", "logits, one token at a time, against the full pass")
-def step_deviation(case: ModelAndTokens[Any], reference_model: CachedModel[Any] | None = None) -> Deviation:
+def step_deviation(case: ModelAndTokens[Any], want: list[Tensor] | None = None) -> Deviation:
     """Decoding step by step from the cache gives what the full masked pass gives, at every position."""
-    return chunk_deviation(case, 1, reference_model).named("fed one by one")
+    return chunk_deviation(case, 1, want).named("fed one by one")
 
 
 @claim(
@@ -318,6 +315,8 @@ def source_padding_content_deviation(case: ModelAndTokens[Any]) -> Deviation:
 
 def ragged_prompts(case: ModelAndTokens[Any], side: str) -> tuple[Tensor, Tensor]:
     """The first few tokens of each row, each time fewer, padded on a side, and the mask of what is real."""
+    if not case.model.takes_mask:
+        raise NotOfferedError("it takes no mask for the target's padding")
     batch, length = case.tokens.shape
     lengths = torch.tensor([max(1, length - 2 - 2 * b) for b in range(batch)])[:, None]
     real = torch.arange(int(lengths.max())) < lengths
@@ -332,8 +331,6 @@ def target_padding_deviation(case: ModelAndTokens[Any], side: str) -> Deviation:
 
     On the left they are fed at once, and in pieces if a model takes those, and go on with two steps, as batches do.
     """
-    if not case.model.takes_mask:
-        raise NotOfferedError("it takes no mask for the target's padding")
     prompts, mask = ragged_prompts(case, side)
     lengths = mask.sum(1).tolist()
     runs = [("alone and", mask, case.with_tokens(prompts).full_pass(mask)[0])]
@@ -394,8 +391,6 @@ claim, ROW_CHECKS = new_check_group("Rows and caches")
 
 def deviation_after_padding(case: ModelAndTokens[Any], change: Callable[[Any], Any], rows: Tensor) -> Deviation:
     """How far two steps after prompts padded on the left move where the cache is changed, so that it has these rows."""
-    if not case.model.takes_mask:
-        raise NotOfferedError("it takes no mask for the target's padding")
     prompts, mask = ragged_prompts(case, "left")
     real = torch.ones_like(mask[:, :1])
 

@@ -24,7 +24,7 @@ from minitrans.model.decoding import (
 from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.verify.subject import MAX_SQUARE, RUNNING_EXAMPLE_PAIRS, ModelAndPairs
-from minitrans.verify.transformer_adapter import TransformerAdapter, adapt_model_and_tokens
+from minitrans.verify.transformer_adapter import adapt_model_and_tokens
 
 GROUP_TITLE = "Decoding step by step"
 claim, CHECKS = new_check_group(GROUP_TITLE)
@@ -133,13 +133,12 @@ register_cache_claim("cache.two", "caches.two")(lambda subject: cache_checks.int
 @claim("cache.saved", f"{MODEL_OUTPUTS}, single steps of the loaded model, against the full pass of the saved one")
 def loaded_steps_are_full_pass(subject: ModelAndPairs) -> float:
     """A model that was saved and loaded gives in single steps what the original gives in a full pass."""
-    model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
-    file = io.BytesIO()
+    model, file = subject.model, io.BytesIO()
     torch.save(model.state_dict(), file)
     file.seek(0)
     loaded = type(model)(model.config).to(subject.dtype).eval()
     loaded.load_state_dict(torch.load(file, weights_only=True))
-    return cache_checks.step_deviation(adapt_model_and_tokens(loaded, src_ids, tgt_in), TransformerAdapter(model))
+    return cache_checks.step_deviation(replace(subject, model=loaded).case(), subject.case().full_pass())
 
 
 @claim(
@@ -150,8 +149,8 @@ def train_eval_modes_match(subject: ModelAndPairs) -> float:
     """Training mode changes nothing but dropout: without it, steps in one mode equal the full pass in the other."""
     training = type(subject.model)(replace(subject.model.config, dropout=0.0, attention_dropout=0.0)).to(subject.dtype)
     training.load_state_dict(subject.model.state_dict())
-    both = subject, replace(subject, model=training)
-    return worst([cache_checks.step_deviation(a.case(), TransformerAdapter(b.model)) for a, b in (both, both[::-1])])
+    both = subject.case(), replace(subject, model=training).case()
+    return worst([cache_checks.step_deviation(a, b.full_pass()) for a, b in (both, both[::-1])])
 
 
 @claim(
