@@ -14,7 +14,7 @@ from minitrans.cachecheck.protocol import ModelAndTokens
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.pages.chart_svg import chart_as_svg
 from minitrans.pages.grids import head_heat_maps, mask_picture
-from minitrans.translate.translator import stack_layers, traced_full_pass
+from minitrans.translate.translator import traced_full_pass
 from minitrans.verify.subject import ModelAndPairs
 
 PLOTTED_MIN, PLOTTED_ZERO = 1e-17, 1e-19  # what smaller numbers are drawn at, and where an exact 0 stands
@@ -48,7 +48,6 @@ def attention_heat_maps(subject: ModelAndPairs) -> dict[str, object]:
     padding = [config.pad_id] * min(N_HEAT_MAP_PADDING_COLUMNS, config.max_len - len(source))
     src_ids, tgt_in = torch.tensor([source + padding]), torch.tensor([target])
     _, src_mask, _, kinds = traced_full_pass(model, src_ids, tgt_in)
-    weights = [*map(stack_layers, kinds)]
 
     sources, targets = ([_piece_label(subject, id_) for id_ in ids] for ids in (source, target))
     keys = sources + ["PAD"] * len(padding)
@@ -56,14 +55,13 @@ def attention_heat_maps(subject: ModelAndPairs) -> dict[str, object]:
     allowed = (unpadded.expand(len(source), -1), causal, unpadded.expand(len(target), -1))
     n_heads = min(config.n_heads, MAX_SHOWN_HEADS)
     n_layers = min(config.n_layers, max(1, MAX_TOTAL_CELLS // (n_heads * sum(mask.numel() for mask in allowed))))
+    shown = [*zip(kinds, allowed, (sources, targets, targets), (keys, targets, keys), strict=True)]
 
     layers = []
     for i in reversed(range(config.n_layers - n_layers, config.n_layers)):
         maps = [
-            head_heat_maps(w[i, 0, :n_heads, : len(queries)], mask, queries, columns)
-            for w, mask, queries, columns in zip(
-                weights, allowed, (sources, targets, targets), (keys, targets, keys), strict=True
-            )
+            head_heat_maps(weights[i][0, :n_heads, : len(rows)], mask, rows, columns)
+            for weights, mask, rows, columns in shown
         ]
         layers.append((i + 1, maps))
     return {"sources": sources, "targets": targets, "layers": layers, "n_heads": n_heads}
@@ -113,11 +111,8 @@ def plot_step_deviations(deviations_by_dtype: Mapping[str, Sequence[float]]) -> 
 def decoding_error_chart(subject: ModelAndPairs) -> dict[str, object]:
     """The error of cached against full decoding by dtype and position: a chart, and its numbers."""
     deviations = {dtype_name(d): step_deviations(subject.to(d).case()) for d in (torch.float64, *LOWER_DTYPES)}
-    return {
-        "chart": chart_as_svg(partial(plot_step_deviations, deviations)),
-        "dtypes": list(deviations),
-        "positions": list(zip(*deviations.values(), strict=True)),
-    }
+    chart = chart_as_svg(partial(plot_step_deviations, deviations))
+    return {"chart": chart, "positions": list(zip(*deviations.values(), strict=True))}
 
 
 def _piece_label(subject: ModelAndPairs, id_: int) -> str:
