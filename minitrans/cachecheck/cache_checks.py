@@ -6,9 +6,10 @@ the pieces in which the tokens are fed.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -72,7 +73,9 @@ def all_chunkings_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Any split into chunks gives the same: a prompt of many tokens, then a few at a time, or any other."""
     # A split is a row of chunks, each at a position: if all chunks at all positions are right, so are all splits.
     start = case.with_tokens(case.tokens[:, :ALL_SPLITS_LENGTH])
-    deviations = [chunk_deviation(start, chunks) for chunks in all_splits(start.tokens.size(1))]
+    sizes = range(1, start.tokens.size(1) + 1)
+    splits = (chunks for n in reversed(sizes) for chunks in product(sizes, repeat=n) if sum(chunks) == len(sizes))
+    deviations = [chunk_deviation(start, list(chunks)) for chunks in splits]
     length, want, cache = case.tokens.size(1), case.full_pass(), case.new_cache()
     for begin in range(length):
         for size in range(1, length - begin + 1):
@@ -81,15 +84,6 @@ def all_chunkings_deviation(case: ModelAndTokens[Any]) -> Deviation:
             deviations.append(difference.named(f"as a chunk of {size} after {begin} single tokens", begin))
         case.feed(case.tokens[:, begin : begin + 1], cache)
     return worst(deviations)
-
-
-def all_splits(length: int) -> Iterator[list[int]]:
-    """Every way to cut `length` tokens into chunks: 2 to the power of length - 1."""
-    if length == 0:
-        yield []
-    for first in range(1, length + 1):
-        for rest in all_splits(length - first):
-            yield [first, *rest]
 
 
 @claim("lengths", "logits of long sentences, of which a part is a prompt")
