@@ -15,14 +15,13 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+
+from mutants import ROOT, Mutant, report_survivors_and_scores
 
 from minitrans.cli.arguments import positive_int
 
-ROOT = Path(__file__).resolve().parents[2]
 COMPILED_DIR = Path("minitrans/compiled")
 TESTS_DIR = ROOT / "tests/compiled"
-MIN_SCORE = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside
 COMPILE_COMMAND = ["c++", "-std=c++17", "-O1", "-march=native", "-fopenmp", "-fPIC", "-c"]
 TIME_LIMIT = 300  # seconds for compiling and all tests; the unmutated code needs thirty
 
@@ -53,27 +52,6 @@ EQUIVALENT_MUTANTS = {
 }  # fmt: skip
 
 
-class Mutant(NamedTuple):
-    """A file with one change.
-
-    Attributes:
-        file: Its name.
-        line: Number of the changed line.
-        before: The line.
-        after: The changed line.
-        source: The whole mutated file.
-    """
-
-    file: str
-    line: int
-    before: str
-    after: str
-    source: str
-
-    def __str__(self) -> str:
-        return f"{COMPILED_DIR / self.file}:{self.line}  {self.before}  ->  {self.after}"
-
-
 def code_alone(source: str) -> str:
     """The source with blanks in the place of comments, texts and directives."""
     pattern = r"//[^\n]*|/\*.*?\*/|\"[^\"\n]*\"|^#(?:[^\n\\]|\\\n|\\.)*"
@@ -101,7 +79,8 @@ def make_mutants(file: str, source: str) -> Iterator[Mutant]:
         first = source.rfind("\n", 0, start) + 1
         before, after = source[first : source.find("\n", end)], mutated[first : mutated.find("\n", start + len(other))]
         line, before, after = source.count("\n", 0, start) + 1, " ".join(before.split()), " ".join(after.split())
-        yield Mutant(file, line, before, after, mutated)
+        why = EQUIVALENT_MUTANTS.get(file, {}).get(after, "")
+        yield Mutant(f"{COMPILED_DIR / file}", range(line, line + 1), file, before, after, mutated, why)
 
 
 def copy_package(folder: Path, mutant: Mutant | None = None) -> Path:
@@ -110,7 +89,7 @@ def copy_package(folder: Path, mutant: Mutant | None = None) -> Path:
     for path in (folder / COMPILED_DIR).glob("*.py"):
         path.write_text(path.read_text(encoding="utf-8").replace('"-O3"', '"-O1"'), encoding="utf-8")
     if mutant:
-        (folder / COMPILED_DIR / mutant.file).write_text(mutant.source, encoding="utf-8")
+        (folder / mutant.path).write_text(mutant.source, encoding="utf-8")
     return folder / COMPILED_DIR
 
 
@@ -141,7 +120,7 @@ def tests_pass(folder: Path, file: str) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Test the tests; return 0, or 1 if they miss too much, or 2 if they fail anyway."""
+    """Test the tests; return 0, 1 if they miss too much or `EQUIVALENT_MUTANTS` is wrong, or 2 if they fail anyway."""
     parser = argparse.ArgumentParser(description="Mutation testing of the C++.")
     parser.add_argument("--sample", type=positive_int, default=60, metavar="N", help="how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="other numbers, other mutants")
@@ -158,24 +137,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not originals or not tests_pass(Path(name), ""):
             print("the tests fail on the unmutated code", file=sys.stderr)
             return 2
-    killed, missed = 0, 0
+    survivors, killed = list[Mutant](), list[Mutant]()
     for mutant in made:
-        if killed + missed == arguments.sample:
+        if len(survivors) + len(killed) == arguments.sample:
             break
         with tempfile.TemporaryDirectory() as name:
-            compiled = compile_to_object_bytes(copy_package(Path(name), mutant), mutant.file)
+            compiled = compile_to_object_bytes(copy_package(Path(name), mutant), mutant.scope)
             if compiled is None or compiled.items() <= originals.items():
                 continue
-            if not tests_pass(Path(name), mutant.file):
-                killed += 1
-            else:
-                reason = EQUIVALENT_MUTANTS.get(mutant.file, {}).get(mutant.after, "")
-                missed += not reason
-                print(f"{mutant}\n    {reason or 'SURVIVED'}", flush=True)
-        print(f"\r{killed + missed} of {arguments.sample}", end="", file=sys.stderr, flush=True)
-    total = killed + missed
-    print(f"score {killed / max(1, total):.1%} ({killed} killed of {total})")
-    return int(killed < MIN_SCORE * total)
+            (survivors if tests_pass(Path(name), mutant.scope) else killed).append(mutant)
+        print(f"\r{len(survivors) + len(killed)} of {arguments.sample}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return report_survivors_and_scores(survivors, killed)
 
 
 if __name__ == "__main__":

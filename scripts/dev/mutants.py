@@ -127,8 +127,6 @@ EQUIVALENT_MUTANTS = {
         "if not training or dropped <= 0:": "a probability is not negative",
     },
     "model.attention.attention_scores": {
-        "return q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))":
-            "transposing exchanges the two dimensions in either order",
         "return q @ k.transpose(-2, -1) / math.sqrt(k.size(-1))":
             "queries and keys have the same size, or there is no product",
     },
@@ -139,8 +137,6 @@ EQUIVALENT_MUTANTS = {
     "model.attention.MultiHeadAttention.forward": {
         "q, k, v = self.project(key, 0, 3)": "the three are one there",
         "q, k, v = self.project(value, 0, 3)": "the three are one there",
-        "return (self.w_o(heads.transpose(2, 1).flatten(2)), weights)":
-            "transposing exchanges the two dimensions in either order",
     },
     "model.attention.MultiHeadAttention.project": {
         "return heads.permute(2, 0, 3, 1, 4)":
@@ -243,12 +239,9 @@ EQUIVALENT_MUTANTS = {
         "losses = [checkpoint(loss_of, *chunk, use_reentrant=False, preserve_rng_state=True) for chunk in chunks]":
             "it draws no random numbers",
     },
-    **{
-        f"compiled.stepper.{structure}": {
-            f"_fields_ = [(name, {kind}) for name in {names}]": "the library knows them by their places"
-            for names in map(tuple, neighbour_swaps(in_order.split()))
-        }
-        for structure, kind, in_order in (("_Sizes", "c_int64", "D H Dh F L V pad bos"),)
+    "compiled.stepper._Sizes": {
+        f"_fields_ = [(name, c_int64) for name in {tuple(names)}]": "the library knows them by their places"
+        for names in neighbour_swaps(["D", "H", "Dh", "F", "L", "V", "pad", "bos"])
     },
     "compiled.stepper._KVBlockPointer": {
         "_fields_ = [('rows', c_int64), ('data', c_void_p)]": "integers and pointers are as long as each other",
@@ -372,7 +365,7 @@ OPERATOR_REPLACEMENTS = {
     "LShift": "RShift",
 }  # fmt: skip
 COMMUTATIVE_OPERATORS = (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr, ast.BitXor)
-SYMMETRIC_FUNCTIONS = ("max", "min", "torch.promote_types")  # of whose arguments the order does not matter
+SYMMETRIC_FUNCTIONS = ("max", "min", "promote_types", "transpose")  # of whose arguments the order does not matter
 
 # Names that are easily taken for each other: each is replaced by the others of its group.
 CONFUSABLE_NAMES = """
@@ -391,30 +384,32 @@ Node = TypeVar("Node", bound=ast.AST)
 
 
 class Mutant(NamedTuple):
-    """A module with one change.
+    """A file with one change.
 
     Attributes:
-        module: Its name below `minitrans`.
+        path: The file, below the root of the repository.
         lines: Those of the changed statement, without the statements inside it.
-        scope: Qualified name of the function or class that it is in.
-        before: The statement.
-        after: The changed statement.
-        source: The whole mutated module.
+        scope: Qualified name of the function or class that it is in; of C++ the file.
+        before: The statement, or the line of C++.
+        after: What it is changed to.
+        source: The whole mutated file.
+        equivalent_because: Why it does what the original does; empty if it is not known to.
     """
 
-    module: str
+    path: str
     lines: range
     scope: str
     before: str
     after: str
     source: str
+    equivalent_because: str = ""
 
     def sort_key(self) -> tuple[str, int, str]:
         """Where it is; mutants are sorted by that."""
-        return self.module, self.lines.start, self.after
+        return self.path, self.lines.start, self.after
 
     def __str__(self) -> str:
-        return f"{module_path(self.module)}:{self.lines.start}  {self.before}  ->  {self.after}"
+        return f"{self.path}:{self.lines.start}  {self.before}  ->  {self.after}"
 
 
 class Site(NamedTuple):
@@ -514,7 +509,7 @@ def mutate_expression(node: ast.AST, names: Counter[str]) -> Iterator[ast.AST]:
         case ast.Call(func=func, args=args, keywords=keywords):
             if ast.unparse(func) != "zip":
                 yield from (copy_with(node, keywords=fewer) for fewer in without_one(keywords))
-            if ast.unparse(func) not in SYMMETRIC_FUNCTIONS:
+            if ast.unparse(func).rpartition(".")[2] not in SYMMETRIC_FUNCTIONS:
                 yield from (copy_with(node, args=other) for other in neighbour_swaps(args))
             if len(args) > 1:
                 yield copy_with(node, args=args[:-1])
@@ -618,20 +613,17 @@ def make_mutants(module: str, source: str) -> Iterator[Mutant]:
                 site.replace_in_tree(site.node)
                 if mutated not in seen:
                     seen.add(mutated)
-                    yield Mutant(module, lines_of_statement(site.statement), site.scope, before, after, mutated)
+                    why = EQUIVALENT_MUTANTS.get(site.scope, {}).get(after, "")
+                    if before == f"@staticmethod {after}":
+                        why = "a function that is taken from its class is not bound"
+                    lines = lines_of_statement(site.statement)
+                    yield Mutant(module_path(module), lines, site.scope, before, after, mutated, why)
 
 
 def sample_mutants(made: list[Mutant], n: int | None) -> list[Mutant]:
     """Take n of them in their order, the same every time; all if n is None, or more than there are."""
     kept = random.Random(0).sample(range(len(made)), min(n, len(made))) if n is not None else range(len(made))
     return [made[i] for i in sorted(kept)]
-
-
-def equivalence_reason(mutant: Mutant) -> str:
-    """Why a mutant is equivalent to the original; empty if it is not known to be."""
-    if mutant.before == f"@staticmethod {mutant.after}":
-        return "a function that is taken from its class is not bound"
-    return EQUIVALENT_MUTANTS.get(mutant.scope, {}).get(mutant.after, "")
 
 
 def module_path(module: str) -> str:
@@ -641,7 +633,7 @@ def module_path(module: str) -> str:
 
 def patch_loader_with_mutant(mutant: Mutant) -> None:
     """Have the mutated module imported in place of the one in the package."""
-    name, get_code = f"minitrans.{mutant.module}", SourceFileLoader.get_code
+    name, get_code = mutant.path.removesuffix(".py").replace("/", "."), SourceFileLoader.get_code
 
     def mutated(self: SourceFileLoader, fullname: str) -> CodeType | None:
         if fullname == name:
@@ -687,9 +679,9 @@ class ExecutedLinesPlugin:
         with self.recording_for(f"fixture {fixturedef.argname}"):
             return (yield)
 
-    def tests_by_line(self, module: str) -> dict[int, list[str]]:
-        """The tests that execute each line of a module; all of them for a line that is executed when it is imported."""
-        contexts = self.coverage.get_data().contexts_by_lineno(str(ROOT / module_path(module)))
+    def tests_by_line(self, path: str) -> dict[int, list[str]]:
+        """The tests that execute each line of a file; all of them for a line that is executed when it is imported."""
+        contexts = self.coverage.get_data().contexts_by_lineno(str(ROOT / path))
         everywhere = {*chain.from_iterable(contexts.values())}
         own = {test: {test, *(f"fixture {name}" for name in names)} for test, names in self.fixtures.items()}
         return {
@@ -704,37 +696,24 @@ def test_paths(folder: str) -> list[str]:
     return [str(ROOT / "tests" / name) for name in (folder, *others)]
 
 
-def start_recording(folder: str, modules: Sequence[str], results: Path) -> int:
-    """Fork a child that runs a folder's quick tests and writes which of them execute the lines of some modules."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        silence_output()
-        executed = ExecutedLinesPlugin()
-        executed.coverage.start()
-        for module in modules:
-            import_module(f"minitrans.{module}")
-        failed = pytest.main([*PYTEST_OPTIONS, *test_paths(folder)], plugins=[executed])
-        executed.coverage.stop()
-        tests = {module: executed.tests_by_line(module) for module in modules}
-        results.write_text(json.dumps([tests, executed.seconds]), encoding="utf-8")
-        os._exit(failed)
-    finally:
-        os._exit(1)
-
-
-def silence_output() -> None:
-    """Let nothing that this process and its children print be seen."""
-    for stream in (1, 2):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+def record_tests(folder: str, modules: Sequence[str], results: Path) -> int:
+    """Run a folder's quick tests and write which of them execute the lines of some modules; return 0 if they pass."""
+    executed = ExecutedLinesPlugin()
+    executed.coverage.start()
+    for module in modules:
+        import_module(f"minitrans.{module}")
+    failed = pytest.main([*PYTEST_OPTIONS, *test_paths(folder)], plugins=[executed])
+    executed.coverage.stop()
+    tests = {path: executed.tests_by_line(path) for path in map(module_path, modules)}
+    results.write_text(json.dumps([tests, executed.seconds]), encoding="utf-8")
+    return failed
 
 
 def choose_tests(
     mutant: Mutant, tests: Mapping[str, Mapping[str, Sequence[str]]], seconds_by_test: Mapping[str, float]
 ) -> dict[str, float]:
     """The tests that execute a mutant's lines, and the seconds that each takes: first the checks, then the quickest."""
-    executing = {test for line in mutant.lines for test in tests[mutant.module].get(str(line), ())}
+    executing = {test for line in mutant.lines for test in tests[mutant.path].get(str(line), ())}
     quickest = sorted(executing, key=lambda test: (VERIFY_TESTS_FILE not in test, seconds_by_test[test]))
     in_time = bisect.bisect(list(accumulate(map(seconds_by_test.__getitem__, quickest))), TEST_SECONDS_PER_MUTANT)
     return {test: seconds_by_test[test] for test in quickest[: max(1, in_time)]}
@@ -753,24 +732,16 @@ class FailurePlugin:
                 file.write(f"{report.nodeid}\n")
 
 
-def start_tests(mutant: Mutant, tests: Mapping[str, float], failures: Path) -> int:
-    """Fork a child that runs tests on a mutant, and return its process id; it exits with 0 if they all pass.
+def run_tests(mutant: Mutant, tests: Mapping[str, float], failures: Path) -> int:
+    """Run tests on a mutant; return 0 if they all pass.
 
     Those that noticed most mutants so far run first, as they are likely to notice this one too.
     """
+    signal.alarm(60 + 10 * int(sum(tests.values())))  # ends the process
     noticed = Counter(failures.read_text(encoding="utf-8").splitlines())
-    in_order = sorted(tests, key=lambda test: -noticed[test])
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        signal.alarm(60 + 10 * int(sum(tests.values())))  # ends the process
-        silence_output()
-        patch_loader_with_mutant(mutant)
-        paths = [f"{ROOT}/{test}" for test in in_order]
-        os._exit(bool(tests) and pytest.main([*PYTEST_OPTIONS, *paths], plugins=[FailurePlugin(failures)]))
-    finally:
-        os._exit(1)
+    patch_loader_with_mutant(mutant)
+    paths = [f"{ROOT}/{test}" for test in sorted(tests, key=lambda test: -noticed[test])]
+    return bool(tests) and pytest.main([*PYTEST_OPTIONS, *paths], plugins=[FailurePlugin(failures)])
 
 
 def import_test_libraries(folders: Iterable[str]) -> None:
@@ -783,16 +754,24 @@ def import_test_libraries(folders: Iterable[str]) -> None:
             del sys.modules[name]
 
 
-ItemAndStarter = tuple[Item, Callable[[], int]]  # and what forks a child for it
+ItemAndWork = tuple[Item, Callable[[], int]]  # and what a child does for it
 
 
-def run_jobs(waiting: Iterable[ItemAndStarter[Item]], jobs: int) -> Iterator[tuple[Item, bool]]:
-    """Start a child for each item, some at a time; yield it and whether the child exited with 0, as they end."""
+def run_jobs(waiting: Iterable[ItemAndWork[Item]], jobs: int) -> Iterator[tuple[Item, bool]]:
+    """Fork a silent child for each item, some at a time; yield it and whether the work returned 0, as they end."""
     running: dict[int, Item] = {}
-    for item, start_child in waiting:
+    for item, work in waiting:
         if len(running) == jobs:
             yield wait_for_child(running)
-        running[start_child()] = item
+        if pid := os.fork():
+            running[pid] = item
+            continue
+        try:
+            for stream in (1, 2):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+            os._exit(work())
+        finally:
+            os._exit(1)
     while running:
         yield wait_for_child(running)
 
@@ -806,14 +785,14 @@ def wait_for_child(running: dict[int, Item]) -> tuple[Item, bool]:
 def report_survivors_and_scores(survivors: Sequence[Mutant], killed: Sequence[Mutant]) -> int:
     """Print the survivors and the scores; return 0, or 1 if the score is too low or `EQUIVALENT_MUTANTS` is wrong."""
     for mutant in sorted(survivors, key=Mutant.sort_key):
-        print(f"{mutant}\n    {equivalence_reason(mutant) or 'SURVIVED'}")
-    missed = Counter(mutant.module for mutant in survivors if not equivalence_reason(mutant))
-    noticed = Counter(mutant.module for mutant in killed)
-    for module in noticed | missed:
-        print(f"{module} {noticed[module]}/{noticed[module] + missed[module]}", end=", ")
+        print(f"{mutant}\n    {mutant.equivalent_because or 'SURVIVED'}")
+    missed = Counter(mutant.path for mutant in survivors if not mutant.equivalent_because)
+    noticed = Counter(mutant.path for mutant in killed)
+    for path in noticed | missed:
+        print(f"{path} {noticed[path]}/{noticed[path] + missed[path]}", end=", ")
     total = noticed.total() + missed.total()
-    print(f"score {noticed.total() / total:.1%} ({noticed.total()} killed of {total})")
-    wrong = [mutant for mutant in killed if equivalence_reason(mutant)]
+    print(f"score {noticed.total() / max(1, total):.1%} ({noticed.total()} killed of {total})")
+    wrong = [mutant for mutant in killed if mutant.equivalent_because]
     for mutant in sorted(wrong, key=Mutant.sort_key):
         print(f"not equivalent: {mutant}")
     return int(noticed.total() < MIN_SCORE * total or bool(wrong))
@@ -839,7 +818,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         n = arguments.sample or (None if module in MODEL_MODULES else SAMPLE_SIZE_PER_MODULE)
         mutated += sample_mutants([*make_mutants(module, source)], n)
         everywhere = range(1, 1 + source.count("\n"))
-        originals.append(Mutant(module, everywhere, "", "", "", ast.unparse(ast.parse(source))))
+        originals.append(Mutant(module_path(module), everywhere, "", "", "", ast.unparse(ast.parse(source))))
     if arguments.list:
         print(*mutated, sep="\n")
         return 0
@@ -853,12 +832,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         import_test_libraries(folders)
         gc.freeze()  # what is imported so far need not be searched for garbage by each child
         results = {folder: Path(made, f"{folder}.json") for folder in folders}
-        recorders = ((folder, partial(start_recording, folder, folders[folder], results[folder])) for folder in folders)
+        recorders = ((folder, partial(record_tests, folder, folders[folder], results[folder])) for folder in folders)
         for folder, passed in run_jobs(recorders, arguments.jobs):
             if not passed:
                 print(f"the quick tests in tests/{folder} fail on the unmutated code", file=sys.stderr)
                 return 2
-        tests: dict[str, dict[str, list[str]]] = {}  # of each module those that execute each line
+        tests: dict[str, dict[str, list[str]]] = {}  # of each file those that execute each line
         seconds: dict[str, float] = {}
         for path in results.values():
             executing, taken = json.loads(path.read_text(encoding="utf-8"))
@@ -868,17 +847,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         failures = Path(made, "failures.txt")
         failures.touch()
 
-        def starts(of: Iterable[Mutant]) -> Iterator[ItemAndStarter[Mutant]]:
-            chosen = ((mutant, choose_tests(mutant, tests, seconds)) for mutant in of)
-            return ((mutant, partial(start_tests, mutant, executing, failures)) for mutant, executing in chosen)
+        def with_work(some: Iterable[Mutant]) -> Iterator[ItemAndWork[Mutant]]:
+            chosen = ((mutant, choose_tests(mutant, tests, seconds)) for mutant in some)
+            return ((mutant, partial(run_tests, mutant, executing, failures)) for mutant, executing in chosen)
 
-        for original, survived in run_jobs(starts(originals), arguments.jobs):
+        for original, survived in run_jobs(with_work(originals), arguments.jobs):
             if not survived:
-                print(f"the tests of {original.module} fail on the unmutated code", file=sys.stderr)
+                print(f"the tests of {original.path} fail on the unmutated code", file=sys.stderr)
                 return 2
         survivors: list[Mutant] = []
         killed: list[Mutant] = []
-        for mutant, survived in run_jobs(starts(mutated), arguments.jobs):
+        for mutant, survived in run_jobs(with_work(mutated), arguments.jobs):
             (survivors if survived else killed).append(mutant)
             print(f"\r{len(survivors) + len(killed)} of {len(mutated)}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)

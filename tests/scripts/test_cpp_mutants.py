@@ -19,7 +19,7 @@ int f(std::vector<int> *x, int n) {
 
 def test_a_small_file_has_exactly_these_mutants() -> None:
     made = list(cpp_mutants.make_mutants("small.cpp", SMALL_SOURCE))
-    assert sorted((mutant.line, mutant.after) for mutant in made) == [
+    assert sorted((mutant.lines.start, mutant.after) for mutant in made) == [
         (5, "int sum = -1;"),
         (5, "int sum = 1;"),
         (6, "for (int i = -1; i < n; i++) sum += (*x)[i] * 2;"),
@@ -41,7 +41,7 @@ def test_a_small_file_has_exactly_these_mutants() -> None:
 
 def test_what_is_called_equivalent_is_a_mutant() -> None:
     for file, changes in cpp_mutants.EQUIVALENT_MUTANTS.items():
-        source = (cpp_mutants.ROOT / cpp_mutants.COMPILED_DIR / file).read_text(encoding="utf-8")
+        source = (mutants.ROOT / cpp_mutants.COMPILED_DIR / file).read_text(encoding="utf-8")
         assert changes.keys() <= {mutant.after for mutant in cpp_mutants.make_mutants(file, source)}
 
 
