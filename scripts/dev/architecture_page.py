@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Writes docs/architecture.md: the parts of the demo's model, their shapes and parameters, from the code."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +65,5 @@ def part_rows(model: Transformer) -> list[str]:
     return table
 
 
-def main() -> int:
-    """Write the page."""
-    PAGE_FILE.write_text(render_page(), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    PAGE_FILE.write_text(render_page(), encoding="utf-8")

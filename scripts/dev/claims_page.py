@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Writes docs/claims.md: every claim that `minitrans verify` measures, and every sabotage, from the code."""
 
-import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -50,11 +49,5 @@ def sabotage_table() -> Iterator[str]:
     yield ""
 
 
-def main() -> int:
-    """Write the page."""
-    PAGE_FILE.write_text(render_page(), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    PAGE_FILE.write_text(render_page(), encoding="utf-8")
