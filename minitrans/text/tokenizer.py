@@ -117,7 +117,7 @@ class Tokenizer:
         return self.pad_id, self.bos_id, self.eos_id
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes]]:
-        return Tokenizer, (self.proto,)
+        return type(self), (self.proto,)
 
     def make_reader(self, words: Iterable[str] | None) -> Reader:
         """The reader of sources for a run whose training showed these words, frequent ones first; None: not known."""

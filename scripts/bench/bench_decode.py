@@ -27,7 +27,6 @@ Ratios compare speeds, ours over the other's, both in float32: 3 says that ours 
 
 import contextlib
 import importlib.metadata
-import importlib.util
 import math
 import random
 import statistics
@@ -45,7 +44,6 @@ import bench_train
 import numpy as np
 import torch
 from bench_train import BenchTrainer, NumberTokenizer, describe_machine, format_cell, make_table, own_peak_memory
-from instruction_sets import restart_with_instruction_set
 from time_budget import TimeBudget, run_in_fresh_process
 from torch.nn.utils.rnn import pad_sequence
 
@@ -55,7 +53,6 @@ from minitrans.model.decoding import length_limit
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.lines import read_lines
 from minitrans.text.reading import KeptParts
-from minitrans.training import run
 from minitrans.training.module import TranslationModule
 from minitrans.translate.bundle import Bundle, load_bundle
 from minitrans.translate.translator import Translator
@@ -217,14 +214,9 @@ def make_model_and_sources(folder: Path, budget: TimeBudget) -> tuple[Transforme
 
 
 class Timing(NamedTuple):
-    """How fast a contender is.
+    """How fast a contender is, and what it puts out."""
 
-    Attributes:
-        median_batch_seconds: Of each batch, the median over the rounds.
-        outputs: Of all batches.
-    """
-
-    median_batch_seconds: list[float]
+    median_batch_seconds: list[float]  # of each batch, over the rounds
     outputs: IdLists
 
     def speedup_over(self, other: "Timing") -> float:
@@ -414,21 +406,10 @@ def print_comparison(result: dict[str, Any]) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, and return the exit code."""
     parser = Parser("bench_decode.py", (__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    bench_train.add_settings(parser, Settings)
     try:
-        values = vars(parser.parse(sys.argv[1:] if argv is None else argv))
-        if isa := values.pop("isa"):
-            restart_with_instruction_set(isa)
-        as_json = values.pop("json")
-        settings = Settings(**values)
-        for library in ("transformers", "ctranslate2"):
-            if importlib.util.find_spec(library) is None:
-                raise UserError(f"{library} is not installed; pip install -e '.[bench]'")
+        args, settings = bench_train.parse_and_prepare(parser, argv, Settings, ["transformers", "ctranslate2"])
         if (settings.run is None) != (settings.source is None):
             raise UserError("--run and --source go together: a model and a text for it")
-        torch.set_num_threads(settings.threads)
-        run._quieten_logs()
         machine = describe_machine() | {"ctranslate2": importlib.metadata.version("ctranslate2")}
         result: dict[str, Any] = {"machine": machine, "settings": asdict(settings), "interrupted": True}
         with contextlib.suppress(KeyboardInterrupt):
@@ -438,7 +419,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"bench_decode.py: error: {error}", file=sys.stderr)
         return 2
-    code = bench_train.print_and_get_exit_code(result, as_json, print_comparison)
+    code = bench_train.print_and_get_exit_code(result, args.json, print_comparison)
     different = [] if result["interrupted"] else differing_contenders(result)
     for name in different:
         print(f"bench_decode: {name} decodes something else than {OURS}: the speeds do not compare", file=sys.stderr)

@@ -32,6 +32,7 @@ Ratios compare times, the other's over ours in its faster arithmetic: 3 says tha
 law.
 """
 
+import argparse
 import contextlib
 import importlib.metadata
 import importlib.util
@@ -45,10 +46,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +69,6 @@ from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
 from minitrans.model.layers import sinusoidal_positions
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.text.reading import Reader
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 from minitrans.training import run
 from minitrans.training.config import TrainingConfig, parse_config
@@ -91,6 +91,8 @@ M2M100_NAMES = ("M2M100 sdpa", "M2M100 eager")
 PRECISIONS = ("fp32", "bf16")
 
 BF16_CPU_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -126,33 +128,19 @@ SWEEP_VALUES: dict[str, Sequence[int]] = {
 
 
 class NumberTokenizer(Tokenizer):
-    """Reads made-up sentences, whose words are the ids themselves.
-
-    Args:
-        proto: The size of the vocabulary, in ASCII digits.
-    """
+    """Reads made-up sentences, whose words are the ids themselves; `proto` is how many ids, in ASCII digits."""
 
     def __init__(self, proto: bytes) -> None:
         self.proto = proto
         self.digest = f"numbers below {int(proto)}"
         self.vocab_size = int(proto)
+        self.pieces = [str(id_) for id_ in range(self.vocab_size)]
         self.pad_id, self.bos_id, self.eos_id, self.unk_id = range(4)
-        self.reader = Reader(plain=False)
-
-    def make_reader(self, words: Iterable[str] | None) -> Reader:
-        """Return what leaves sources as they are."""
-        return self.reader
-
-    def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes]]:
-        return NumberTokenizer, (self.proto,)
-
-    def encode(self, line: str) -> list[int]:
-        """Return the ids of one line."""
-        return [int(word) for word in line.split()]
+        self.reader = self.make_reader(None)
 
     def encode_batch(self, lines: Iterable[str]) -> list[list[int]]:
         """Return the ids of each line."""
-        return [self.encode(line) for line in lines]
+        return [[int(word) for word in line.split()] for line in lines]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the line that the ids make."""
@@ -162,10 +150,7 @@ class NumberTokenizer(Tokenizer):
 def made_up_pair_lengths(n_pairs: int, mean: float, rng: np.random.Generator) -> tuple[npt.NDArray[np.int64], ...]:
     """Lengths in pieces of source and target sentences, log-normal and correlated as those of Multi30K's captions.
 
-    Args:
-        n_pairs: How many.
-        mean: Mean length of the targets; sources are a little shorter.
-        rng: Where chance comes from.
+    `mean` is that of the targets; sources are a little shorter.
     """
     spreads, correlation = np.array([0.32, 0.36]), 0.84  # English and German in 8,000 pieces; of the logarithms
     deviations = rng.multivariate_normal([0, 0], [[1, correlation], [correlation, 1]], n_pairs) * spreads
@@ -187,13 +172,7 @@ def write_made_up_corpus(folder: Path, settings: Settings) -> None:
 
 
 class Workload(NamedTuple):
-    """What all contenders train on.
-
-    Attributes:
-        config: The sizes of the model.
-        data: Where the batches come from.
-        batches: The batches that are measured, and used again and again.
-    """
+    """What all contenders train on: the sizes of the model, and batches that are used again and again."""
 
     config: TransformerConfig
     data: TranslationDataModule
@@ -201,12 +180,7 @@ class Workload(NamedTuple):
 
 
 def make_workload(settings: Settings, folder: Path) -> Workload:
-    """Make up or load the corpus, and cut batches from it.
-
-    Args:
-        settings: Says which corpus, and the sizes.
-        folder: For temporary files, needed as long as the workload is in use.
-    """
+    """Make up or load the corpus, and cut batches from it; they need the folder's files as long as they are in use."""
     if settings.data is None:
         write_made_up_corpus(folder, settings)
         data_config = DataConfig(str(folder), "a", "b", settings.batch_tokens, cache_dir=str(folder / "cache"))
@@ -361,12 +335,7 @@ class Contender(NamedTuple):
 
 
 class BenchTrainer:
-    """A contender with weights and an optimizer, ready to make steps.
-
-    Attributes:
-        contender: Who it is.
-        n_parameters: How many parameters it trains.
-    """
+    """A contender with weights and an optimizer, ready to make steps."""
 
     def __init__(self, contender: Contender, config: TransformerConfig) -> None:
         """Make the model, from the same seed for everybody."""
@@ -499,13 +468,7 @@ class BareLoopTimer(Callback):
 
 
 def lightning_efficiency(precision: str, workload: Workload, steps: int, folder: Path) -> dict[str, Any]:
-    """Compare the Trainer of `minitrans train` with a bare loop.
-
-    Args:
-        precision: Arithmetic of both.
-        workload: What they train on.
-        steps: Steps, and a checkpoint, in each of the fewest rounds.
-        folder: For the run folder.
+    """Compare the Trainer of `minitrans train` with a bare loop; each round is so many steps and a checkpoint.
 
     Returns:
         Milliseconds a step of both, and the speed of the Trainer over that of the bare loop; medians over the rounds.
@@ -602,14 +565,7 @@ def mean_target_tokens(batches: Sequence[Batch], config: TransformerConfig) -> f
 
 
 def compare_contenders(settings: Settings, folder: Path, result: dict[str, Any], budget: TimeBudget) -> None:
-    """Measure everything at one size.
-
-    Args:
-        settings: Says which size.
-        folder: For temporary files.
-        result: Gets what `--json` prints, as soon as it is measured.
-        budget: How long it may take.
-    """
+    """Measure everything at one size; `result` gets what `--json` prints, as soon as it is measured."""
     result["left_out"] = left_out_bf16_contenders(f"{name} bf16" for name in (OURS, NN_TRANSFORMER, "M2M100"))
     result["contenders"] = []
     workload = make_workload(settings, folder)
@@ -659,12 +615,7 @@ def compare_contenders(settings: Settings, folder: Path, result: dict[str, Any],
 
 
 def sweep_sizes(settings: Settings, result: dict[str, Any]) -> None:
-    """Measure ours and M2M100, each in its faster arithmetic, at many sizes.
-
-    Args:
-        settings: The sizes that do not vary.
-        result: Gets what `--json` prints, as soon as it is measured.
-    """
+    """Measure ours and M2M100, each in its faster arithmetic, with one setting at a time as `SWEEP_VALUES` has it."""
     result["left_out"] = left_out_bf16_contenders(f"{name} bf16" for name in (OURS, "M2M100"))
     result["sweep"] = []
     for name, values in SWEEP_VALUES.items():
@@ -782,40 +733,46 @@ def print_sweep(result: dict[str, Any]) -> None:
     print(make_table(["", *(f"{who} {what}" for who in ("ours:", "M2M100:") for what in each), "M2M100 / ours"], rows))
 
 
-def add_settings(parser: Parser, settings: type) -> None:
-    """Add a flag for each field of a dataclass of settings, and one that holds all contenders to an instruction set."""
+def parse_and_prepare(
+    parser: Parser, argv: Sequence[str] | None, settings: type[T], peers: Iterable[str]
+) -> tuple[argparse.Namespace, T]:
+    """Parse a flag for each field of a dataclass of settings, and others; hold this process to what they say.
+
+    Raises:
+        UserError: A flag is wrong, or one of the `peers`, libraries, is not installed.
+    """
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--isa", choices=INSTRUCTION_SETS, help="the highest instruction set, of all contenders")
     hints = get_type_hints(settings, include_extras=True)
-    for field in fields(settings):
-        kind = {int: positive_int, float: bounded_number(float, 0)}.get(type(field.default), str)
-        flag = f"--{field.name.replace('_', '-')}"
-        parser.add_argument(flag, type=kind, default=field.default, help=hints[field.name].__metadata__[0])
+    for name, default in vars(settings()).items():
+        kind = {int: positive_int, float: bounded_number(float, 0)}.get(type(default), str)
+        help_text = hints[name].__metadata__[0]
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, help=help_text)
+    args = parser.parse(sys.argv[1:] if argv is None else argv)
+    if args.isa:
+        restart_with_instruction_set(args.isa)
+    for library in peers:
+        if importlib.util.find_spec(library) is None:
+            raise UserError(f"{library} is not installed; pip install -e '.[bench]'")
+    torch.set_num_threads(args.threads)
+    run._quieten_logs()
+    return args, settings(**{name: getattr(args, name) for name in hints})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; return 0, or 2 after bad input or without transformers, or 130 after Ctrl-C."""
     parser = Parser("bench_train.py", (__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--sweep", action="store_true", help="vary batch tokens, vocabulary, d_model and length")
-    add_settings(parser, Settings)
     try:
-        values = vars(parser.parse(sys.argv[1:] if argv is None else argv))
-        if isa := values.pop("isa"):
-            restart_with_instruction_set(isa)
-        as_json, sweeping = values.pop("json"), values.pop("sweep")
-        settings = Settings(**values)
-        if sweeping and settings.data:
+        args, settings = parse_and_prepare(parser, argv, Settings, ["transformers"])
+        if args.sweep and settings.data:
             raise UserError("--sweep varies the length of made-up sentences; give it without --data")
         if settings.mean_length < 1:
             raise UserError(f"--mean-length must be at least 1, got {settings.mean_length:g}")
-        if importlib.util.find_spec("transformers") is None:
-            raise UserError("transformers is not installed; pip install -e '.[bench]'")
-        torch.set_num_threads(settings.threads)
         keep_freed_memory()
-        run._quieten_logs()
         result: dict[str, Any] = {"machine": describe_machine(), "settings": asdict(settings), "interrupted": True}
         with contextlib.suppress(KeyboardInterrupt):
-            if sweeping:
+            if args.sweep:
                 sweep_sizes(settings, result)
             else:
                 with TimeBudget("bench_train", settings.minutes) as budget, tempfile.TemporaryDirectory() as folder:
@@ -824,7 +781,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"bench_train: error: {error}", file=sys.stderr)
         return 2
-    return print_and_get_exit_code(result, as_json, print_sweep if sweeping else print_comparison)
+    return print_and_get_exit_code(result, args.json, print_sweep if args.sweep else print_comparison)
 
 
 def print_and_get_exit_code(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], None]) -> int:

@@ -187,11 +187,11 @@ def test_the_sweep_is_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     [
         pytest.param(["--d-model", "15"], "model.d_model (15) is not divisible", marks=needs_transformers),
         pytest.param(["--data", "no/such/folder", "--source", "en"], "empty", marks=needs_transformers),
-        (["--mean-length", "0"], "--mean-length must be at least 1"),
+        pytest.param(["--mean-length", "0"], "--mean-length must be at least 1", marks=needs_transformers),
         (["--pairs", "0"], "argument --pairs: it must be a whole number from 1 to 2147483647, not 0"),
         (["--minutes=-1"], "argument --minutes: it must be a number from 0"),
         (["--no-such-flag"], "--no-such-flag"),
-        (["--sweep", "--data", "x"], "give it without --data"),
+        pytest.param(["--sweep", "--data", "x"], "give it without --data", marks=needs_transformers),
     ],
 )
 def test_bad_usage_is_one_line(flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
