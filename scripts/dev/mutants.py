@@ -88,6 +88,12 @@ def neighbour_swaps(items: Sequence[Item]) -> Iterator[list[Item]]:
         yield [*items[:i], items[i + 1], items[i], *items[i + 2 :]]
 
 
+def without_one(items: Sequence[Item]) -> Iterator[list[Item]]:
+    """Leave out each item in turn."""
+    for i in range(len(items)):
+        yield [*items[:i], *items[i + 1 :]]
+
+
 # Mutants that do what the original does, so that no test can notice them: function, changed statement, reason.
 EQUIVALENT_MUTANTS = {
     "model.masks.causal_mask": {
@@ -118,10 +124,8 @@ EQUIVALENT_MUTANTS = {
             "what does not fit into 64 bits is cut to them",
     },
     "model.dropout.random_bytes": {
-        f"z = torch.arange(1, {n} + 1, device=device).mul_(_GOLDEN).add_(seed)": "more numbers than are used"
-        for n in ("(n + 7) * 8", "(n + 7) // 7", "(n + 8) // 8", "n + 7")
-    } | {
-        "z = torch.arange(1, (n + 7) // 8 + 2, device=device).mul_(_GOLDEN).add_(seed)": "more numbers than are used",
+        f"z = torch.arange(1, {end}, device=device).mul_(_GOLDEN).add_(seed)": "more numbers than are used"
+        for end in ("(n + 7) * 8 + 1", "(n + 7) // 7 + 1", "(n + 8) // 8 + 1", "n + 7 + 1", "(n + 7) // 8 + 2")
     },
     "model.dropout.dropout": {
         "if not training or dropped <= 0:": "a probability is not negative",
@@ -180,12 +184,8 @@ EQUIVALENT_MUTANTS = {
         "if mode >= 'require':": "off never gets there, and auto comes before it",
     },
     "compiled.library": {
-        **{f"CXX_FLAGS = {flags}": "as right, and slower" for flags in (
-            ["-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"],
-            ["-std=c++17", "-O3", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"],
-            ["-std=c++17", "-O3", "-fno-math-errno", "-fassociative-math", "-fno-signed-zeros"],
-            ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"],
-            ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math"],
+        **{f"CXX_FLAGS = {['-std=c++17', *flags]}": "as right, and slower" for flags in without_one(
+            ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"]
         )},
         **{f"CXX_FLAGS += {flags}": "as right, and slower" for flags in (
             "['-mcpu=native']",
@@ -247,20 +247,16 @@ EQUIVALENT_MUTANTS = {
         "_fields_ = [('rows', c_int64), ('data', c_void_p)]": "integers and pointers are as long as each other",
     },
     "compiled.stepper": {
-        "_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {'make': (c_void_p, [_Sizes, _Model]), 'free': (None, "
-        f"[c_void_p]), 'encode': (c_bool, [c_void_p, {encode}]), 'step': (c_bool, [{step}])}}":
-            "integers and pointers are passed alike"
-        for encode, step in (
-            ("c_void_p, c_void_p, c_void_p, c_int64",
-             "*[c_void_p] * 2, *[c_int64] * 3, *[c_void_p] * 4, _KVBlockPointer, c_int64, c_void_p, c_void_p"),
-            ("c_void_p, c_int64, c_void_p, c_void_p",
-             "*[c_void_p] * 2, *[c_int64] * 3, *[c_void_p] * 4, _KVBlockPointer, c_int64, c_void_p, c_void_p"),
-            ("c_void_p, c_void_p, c_int64, c_void_p",
-             "*[c_int64] * 3, *[c_void_p] * 2, *[c_void_p] * 4, _KVBlockPointer, c_int64, c_void_p, c_void_p"),
-            ("c_void_p, c_void_p, c_int64, c_void_p",
-             "*[c_void_p] * 2, *[c_void_p] * 4, *[c_int64] * 3, _KVBlockPointer, c_int64, c_void_p, c_void_p"),
-            ("c_void_p, c_void_p, c_int64, c_void_p",
-             "*[c_void_p] * 2, *[c_int64] * 3, *[c_void_p] * 4, _KVBlockPointer, c_void_p, c_int64, c_void_p"),
+        ("_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {'make': (c_void_p, [_Sizes, _Model]), 'free': (None, "
+         "[c_void_p]), 'encode': (c_bool, [c_void_p, c_void_p, c_void_p, c_int64, c_void_p]), 'step': (c_bool, [*["
+         "c_void_p] * 2, *[c_int64] * 3, *[c_void_p] * 4, _KVBlockPointer, c_int64, c_void_p, c_void_p])}").replace(
+            before, after): "integers and pointers are passed alike"
+        for before, after in (
+            ("c_int64, c_void_p]), 'step'", "c_void_p, c_int64]), 'step'"),
+            ("c_void_p, c_int64, c_void_p]), 'step'", "c_int64, c_void_p, c_void_p]), 'step'"),
+            ("*[c_void_p] * 2, *[c_int64] * 3", "*[c_int64] * 3, *[c_void_p] * 2"),
+            ("*[c_int64] * 3, *[c_void_p] * 4", "*[c_void_p] * 4, *[c_int64] * 3"),
+            ("_KVBlockPointer, c_int64, c_void_p", "_KVBlockPointer, c_void_p, c_int64"),
         )
     },
     "compiled.stepper.CompiledStepper.__init__.pointer": {
@@ -276,9 +272,8 @@ EQUIVALENT_MUTANTS = {
             "more room than is used",
     },
     "compiled.library.call_function": {
-        f"assert {condition}": "all that gets here is contiguous"
-        for condition in ("(a.is_contiguous() for a in arguments if isinstance(a, Tensor))",
-                          "all((a.is_contiguous() for a in () if isinstance(a, Tensor)))")
+        "assert (a.is_contiguous() for a in arguments if isinstance(a, Tensor))": "all that gets here is contiguous",
+        "assert all((a.is_contiguous() for a in () if isinstance(a, Tensor)))": "all that gets here is contiguous",
     },
     "model.decoding.CachedStepper.next_tokens": {
         "return likeliest_tokens(self.model.step(tokens[:, None], state)[:, -0], n, self.config)":
@@ -311,14 +306,9 @@ EQUIVALENT_MUTANTS = {
         "going = (going - 1).masked_fill(tokens == config.eos_id, -1).clamp(min=0)": "the clamp makes it 0",
     },
     "model.decoding.beam_search": {
-        **{
-            f"log_probs = torch.zeros({zeros})": reason
-            for zeros, reason in (
-                ("1, len(rows), device=src_ids.device", "it is flattened before it is read"),
-                ("len(rows), device=src_ids.device", "it is flattened before it is read"),
-                ("len(rows), 1", "the tests have no device but the CPU"),
-            )
-        },
+        "log_probs = torch.zeros(1, len(rows), device=src_ids.device)": "it is flattened before it is read",
+        "log_probs = torch.zeros(len(rows), device=src_ids.device)": "it is flattened before it is read",
+        "log_probs = torch.zeros(len(rows), 1)": "the tests have no device but the CPU",
         "rows = range(len(limits))": "it is read alone, and replaced as a whole",
         "tokens = src_ids.new_full((len(rows), 1, 1 + longest), config.bos_id)": "what is not written is not read",
         "tokens = src_ids.new_full((len(rows), 1, 1 + longest), config.eos_id)": "what is not written is not read",
@@ -338,13 +328,13 @@ EQUIVALENT_MUTANTS = {
         "for r in (r for r, row in enumerate(rows) if limits[row] <= t + 1):": "rows beyond their limit have left",
         "keep = going": "a list serves as an index",
         "keep = torch.tensor(going)": "the tests have no device but the CPU",
-    } | {
         # Rows as short as those of the tests are sorted stably in any case.
-        f"log_probs, order = (x[:, :2 * beam] for x in totals.sort(descending=True{stable}))": "equals keep their order"
-        for stable in ("", ", stable=False")
-    } | {
-        f"going_on = log_probs.masked_fill(ended, -torch.inf).sort(descending=True{stable})": "equals keep their order"
-        for stable in ("", ", stable=False")
+        "log_probs, order = (x[:, :2 * beam] for x in totals.sort(descending=True))": "equals keep their order",
+        "log_probs, order = (x[:, :2 * beam] for x in totals.sort(descending=True, stable=False))":
+            "equals keep their order",
+        "going_on = log_probs.masked_fill(ended, -torch.inf).sort(descending=True)": "equals keep their order",
+        "going_on = log_probs.masked_fill(ended, -torch.inf).sort(descending=True, stable=False)":
+            "equals keep their order",
     },
     "training.module.TranslationModule.setup": {
         "if True:": "one process alone may draw other random numbers too",
@@ -435,12 +425,6 @@ def copy_with(node: Node, **fields: object) -> Node:
     other = copy.copy(node)
     vars(other).update(fields)
     return other
-
-
-def without_one(items: Sequence[Item]) -> Iterator[list[Item]]:
-    """Leave out each item in turn."""
-    for i in range(len(items)):
-        yield [*items[:i], *items[i + 1 :]]
 
 
 def confusable_names(name: str) -> set[str]:
