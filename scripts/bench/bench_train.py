@@ -435,17 +435,13 @@ class BareLoopTimer(Callback):
 
     The bare loop is the first on a batch and the second on the next: the second is the faster one, for it finds the
     memory and the matrix products of this shape prepared.
-
-    Attributes:
-        bare: Seconds of each bare step.
-        trainer: Seconds that the Trainer took for each: all time but that of the bare steps.
     """
 
     def __init__(self, bench: BenchTrainer, steps: int) -> None:
         """Take who makes the bare steps, and how many."""
         self.bench, self.steps = bench, steps
-        self.bare: list[float] = []
-        self.trainer: list[float] = []
+        self.bare: list[float] = []  # seconds of each bare step
+        self.trainer: list[float] = []  # and of each step of the Trainer: all time but that of the bare steps
         self._left = 0.0
         self._waiting: list[Batch] = []
 

@@ -6,15 +6,10 @@ from typing import NamedTuple
 
 
 class InstructionSet(NamedTuple):
-    """One that x86 processors have.
+    """One that x86 processors have."""
 
-    Attributes:
-        flag: The processor's flag that it needs; flags that come later in `MATMUL_FLAGS` are not used.
-        environment: Variables under which no code uses more.
-    """
-
-    flag: str
-    environment: dict[str, str]
+    flag: str  # of the processor, that it needs; flags that come later in `MATMUL_FLAGS` are not used
+    environment: dict[str, str]  # under which no code uses more
 
 
 def _make_isa(flag: str, gxx_flags: str, aten: str, onednn: str, mkl: str, ctranslate2: str) -> InstructionSet:

@@ -41,29 +41,17 @@ CAUSE_PREFIX = "this looks like: "
 
 
 class Bug(NamedTuple):
-    """A published bug.
+    """A published bug."""
 
-    Attributes:
-        issues: Numbers of the issue and the pull request.
-        what: What was wrong.
-        architecture: As `transformers` calls it.
-        bad: A release that has it.
-        fixed: One that does not.
-        settings: Those of the small model.
-        cache: The class of the cache, where the release has it; else, or if empty, what the model makes by itself.
-        dtype: What it is measured in; float64, unless a release cannot compute in that.
-        missed: Why it is not caught; empty if it is.
-    """
-
-    issues: list[int]
-    what: str
-    architecture: str
-    bad: str
-    fixed: str
-    settings: dict[str, Any]
-    cache: str = ""
-    dtype: str = "float64"
-    missed: str = ""
+    issues: list[int]  # numbers of the issue and the pull request
+    what: str  # was wrong
+    architecture: str  # as `transformers` calls it
+    bad: str  # a release that has it
+    fixed: str  # one that does not
+    settings: dict[str, Any]  # of the small model
+    cache: str = ""  # its class, where the release has it; else, or if empty, what the model makes by itself
+    dtype: str = "float64"  # that it is measured in, unless a release cannot compute in that
+    missed: str = ""  # why it is not caught; empty if it is
 
 
 class Outcome(NamedTuple):

@@ -31,38 +31,22 @@ MAX_SHOWN = 5  # checks that fail which are named; of more the rest is counted
 
 
 class Entry(NamedTuple):
-    """What is measured.
-
-    Attributes:
-        name: Its own.
-        architecture: As `transformers` calls it.
-        settings: In place of the small model's.
-        runs_self_test: Whether faults are put around it too.
-    """
+    """What is measured."""
 
     name: str
-    architecture: str
-    settings: Mapping[str, Any]
-    runs_self_test: bool
+    architecture: str  # as `transformers` calls it
+    settings: Mapping[str, Any]  # in place of the small model's
+    runs_self_test: bool  # whether faults are put around it too
 
 
 class Note(NamedTuple):
-    """Why some checks of some entries are not exact.
+    """Why some checks of some entries are not exact."""
 
-    Attributes:
-        entries: Names of entries; "all" stands for all.
-        checks: Ids of checks; "all" stands for all.
-        kind: "theirs", a fault of the library; "meant", documented or intended; "ours", a limit of the adapter; "open",
-            seen, and not yet reduced to a cause.
-        words: The cause.
-        shown: A program that shows it without our code; empty where there is no need.
-    """
-
-    entries: list[str]
-    checks: list[str]
-    kind: str
-    words: str
-    shown: str = ""
+    entries: list[str]  # their names; "all" stands for all
+    checks: list[str]  # their ids; "all" stands for all
+    kind: str  # of `NOTE_KINDS`
+    words: str  # the cause
+    shown: str = ""  # a program that shows it without our code, where there is need
 
     def explains(self, entry: str, check: str) -> bool:
         """Whether it is about this check of this entry."""

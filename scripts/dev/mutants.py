@@ -374,25 +374,15 @@ Node = TypeVar("Node", bound=ast.AST)
 
 
 class Mutant(NamedTuple):
-    """A file with one change.
+    """A file with one change."""
 
-    Attributes:
-        path: The file, below the root of the repository.
-        lines: Those of the changed statement, without the statements inside it.
-        scope: Qualified name of the function or class that it is in; of C++ the file.
-        before: The statement, or the line of C++.
-        after: What it is changed to.
-        source: The whole mutated file.
-        equivalent_because: Why it does what the original does; empty if it is not known to.
-    """
-
-    path: str
-    lines: range
-    scope: str
-    before: str
-    after: str
-    source: str
-    equivalent_because: str = ""
+    path: str  # below the root of the repository
+    lines: range  # those of the changed statement, without the statements inside it
+    scope: str  # qualified name of the function or class that it is in; of C++ the file's name
+    before: str  # the statement, or the line of C++
+    after: str  # what it is changed to
+    source: str  # the whole mutated file
+    equivalent_because: str = ""  # why it does what the original does; empty if it is not known to
 
     def sort_key(self) -> tuple[str, int, str]:
         """Where it is; mutants are sorted by that."""
@@ -403,21 +393,13 @@ class Mutant(NamedTuple):
 
 
 class Site(NamedTuple):
-    """A node that can be replaced.
-
-    Attributes:
-        node: The node.
-        replace_in_tree: Puts another node in its place.
-        statement: The statement that the node is, or is a part of.
-        scope: Qualified name of the function or class that it is in.
-        binding_counts: How often each name is bound there.
-    """
+    """A node that can be replaced."""
 
     node: ast.AST
-    replace_in_tree: Callable[[ast.AST], None]
-    statement: ast.stmt
-    scope: str
-    binding_counts: Counter[str]
+    replace_in_tree: Callable[[ast.AST], None]  # puts another node in its place
+    statement: ast.stmt  # that the node is, or is a part of
+    scope: str  # qualified name of the function or class that it is in
+    binding_counts: Counter[str]  # how often each name is bound there
 
 
 def copy_with(node: Node, **fields: object) -> Node:
