@@ -196,8 +196,3 @@ def test_the_sweep_is_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 )
 def test_bad_usage_is_one_line(flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert complaint in refusal_line(bench_train, [*FLAGS, *flags], capsys)
-
-
-def test_without_transformers_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "-e '.[bench]'" in refusal_line(bench_train, FLAGS, capsys)
