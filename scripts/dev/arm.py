@@ -60,12 +60,6 @@ CHECKS = {
 }
 
 
-def missing_tools_message() -> str:
-    """What has to be installed first, if anything, and how."""
-    lacking = {tool: package for tool, package in PACKAGE_BY_TOOL.items() if not shutil.which(tool)}
-    return f"no {', '.join(lacking)} here; apt-get install {' '.join(lacking.values())}" if lacking else ""
-
-
 def make_arm_environment() -> None:
     """Make build/arm: a virtual environment of a Python for ARM."""
     shutil.rmtree(ARM_DIR, ignore_errors=True)
@@ -112,8 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", nargs="?", type=Path, default=ROOT / "runs" / "en-zh", help="that translates")
     parser.add_argument("--only", nargs="+", choices=CHECKS, default=list(CHECKS), help="which checks")
     args = parser.parse_args(argv)
-    if reason := missing_tools_message():
-        sys.exit(f"arm.py: {reason}")
+    if lacking := {tool: package for tool, package in PACKAGE_BY_TOOL.items() if not shutil.which(tool)}:
+        sys.exit(f"arm.py: no {', '.join(lacking)} here; apt-get install {' '.join(lacking.values())}")
     if "translate" in args.only and not (args.run / "model.json").is_file():
         sys.exit(f"arm.py: {args.run} is no run; `make demo` trains one")
     failed = False
