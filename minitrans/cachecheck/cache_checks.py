@@ -93,8 +93,8 @@ def long_sentence_deviation(case: ModelAndTokens[Any]) -> Deviation:
     longest = min(model.max_len or max([LONG_LENGTH, *(3 * span + 2 for span in model.window_sizes)]), MAX_LENGTH)
     ends = {end for span in model.window_sizes for end in (span, 2 * span, 3 * span) if end + 2 <= longest}
     ends |= {longest, min(longest, LONG_LENGTH)}
-    together, deviations = takes_chunks(case, [2]), []
-    spans = model.window_sizes if takes_chunks(case, [1, 2]) else ()
+    together, deviations = takes_chunk_sizes(case, [2]), []
+    spans = model.window_sizes if takes_chunk_sizes(case, [1, 2]) else ()
     for end in sorted(ends):
         length = min(end + 2, longest)
         long = extended_case(case, length)
@@ -108,7 +108,7 @@ def long_sentence_deviation(case: ModelAndTokens[Any]) -> Deviation:
     return worst(deviations)
 
 
-def takes_chunks(case: ModelAndTokens[Any], sizes: list[int]) -> bool:
+def takes_chunk_sizes(case: ModelAndTokens[Any], sizes: list[int]) -> bool:
     """Whether it can be fed chunks of these sizes; some models take single tokens alone, or after the first chunk."""
     try:
         feed_in_chunks(case.with_tokens(extend_tokens(case, sum(sizes))), sizes)
@@ -330,7 +330,7 @@ def target_padding_deviation(case: ModelAndTokens[Any], side: str) -> Deviation:
     runs = [("alone and", mask, case.with_tokens(prompts).full_pass(mask)[0])]
     rest = torch.stack([case.tokens[b, n : n + 2] for b, n in enumerate(lengths)])
     real = F.pad(mask, (0, 2), value=True)
-    for size in (lengths[0], *[3] * takes_chunks(case, [1, 2])) if side == "left" else ():
+    for size in (lengths[0], *[3] * takes_chunk_sizes(case, [1, 2])) if side == "left" else ():
         pieces = [*prompts.split(size, 1), *rest.split(1, 1)]
         cache, masks = case.new_cache(real.size(1)), real.split([piece.size(1) for piece in pieces], 1)
         steps = [case.feed(piece, cache, mask)[0] for piece, mask in zip(pieces, masks, strict=True)]
@@ -407,8 +407,8 @@ def row_selection_deviation(case: ModelAndTokens[Any]) -> Deviation:
     selections = [[*range(rows)], [*range(1, rows), 0], [1, 0, *range(rows), 1], [rows, 0, 1], [2]][:length]
     size, others = length // len(selections), len(selections) - 1
     sizes = [length - others * size, *[size] * others]
-    together = takes_chunks(case, [2])
-    refusal = NotOfferedError if takes_chunks(case, sizes if together else [1] * length) else Exception
+    together = takes_chunk_sizes(case, [2])
+    refusal = NotOfferedError if takes_chunk_sizes(case, sizes if together else [1] * length) else Exception
     cache, deviations = case.new_cache(), []
     kept = case.with_tokens(case.tokens[:, :0])
     # A row that stands twice is fed two rows' tokens.
@@ -433,7 +433,7 @@ def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
     if "rollback" in case.model.variants:
         case = case.with_variant("rollback")
     longest, deviations = min(case.model.max_len or MAX_LENGTH, MAX_LENGTH), []
-    together, ways = takes_chunks(case, [2]), [*["in one chunk"] * takes_chunks(case, [1, 2]), "one by one"]
+    together, ways = takes_chunk_sizes(case, [2]), [*["in one chunk"] * takes_chunk_sizes(case, [1, 2]), "one by one"]
     for span in [span for span in case.model.window_sizes if 0 < span <= longest - 2] or [MAX_DRAFT]:
         most = span if span <= LONG_LENGTH else ALL_SPLITS_LENGTH
         prompt, length = max(1, span - most), min(span + 2 * most, longest)
@@ -466,7 +466,7 @@ def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
 @claim("fork", "logits of a cache, a copy and a copy of the copy that go on in turns, against full passes")
 def fork_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Copies of a cache that go on with different tokens disturb neither one another nor the cache that was copied."""
-    half, together = case.tokens.size(1) // 2, takes_chunks(case, [2])
+    half, together = case.tokens.size(1) // 2, takes_chunk_sizes(case, [2])
     start, rest, cache = case.tokens[:, :half], case.tokens[:, half:], case.new_cache()
     feed_all(case, start, cache, together)
     copied = case.copy_cache(cache)
@@ -499,7 +499,7 @@ def interleaved_deviation(case: ModelAndTokens[Any]) -> Deviation:
 def full_pass_between_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Cached, then uncached, then cached again on one model: neither affects the other."""
     want, steps, deviations = case.full_pass(), [], []
-    pieces = case.tokens.split(2 if takes_chunks(case, [2, 2]) else 1, 1)
+    pieces = case.tokens.split(2 if takes_chunk_sizes(case, [2, 2]) else 1, 1)
     cache = case.new_cache()
     for piece in pieces:
         steps.append(case.feed(piece, cache))
@@ -529,7 +529,7 @@ ARGMAX_GAP_TEXT = "how far a token's logit lies below the largest, by a full pas
 TIE_GAP = dtype_tolerance(torch.float32)  # how far apart two logits of a tie may be: many models round them so
 
 
-def generate_tokens(case: ModelAndTokens[Any], prompts: Tensor, way: str, mask: Tensor | None = None) -> Tensor:
+def continue_prompts(case: ModelAndTokens[Any], prompts: Tensor, way: str, mask: Tensor | None = None) -> Tensor:
     """The prompts (B, T) and what is generated after them; with them no more than MAX_LENGTH_WITH_PROMPT tokens."""
     n = min(case.model.max_len or MAX_LENGTH_WITH_PROMPT, MAX_LENGTH_WITH_PROMPT) - prompts.size(1)
     outputs: Tensor = call_model(case.model.generate, case.memory(), prompts, n, way, mask)
@@ -561,7 +561,7 @@ def generated_argmax_gap(case: ModelAndTokens[Any], ways: Sequence[str] = ("cach
     for way in ways:
         for b in range(len(case.tokens)):
             row = repeating_prompt_case(case, b)
-            output = row.with_tokens(generate_tokens(row, row.tokens, way))
+            output = row.with_tokens(continue_prompts(row, row.tokens, way))
             deviations.append(argmax_gap(output, row.tokens.size(1)).named(f"prompt {b} alone, {way}"))
     return worst(deviations)
 
@@ -582,7 +582,7 @@ def assisted_argmax_gap(case: ModelAndTokens[Any]) -> Deviation:
 def ragged_argmax_gap(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated in a batch of prompts of different lengths, padded on the left, or of such sources."""
     prompts, mask = ragged_prompts(case, "left") if case.model.takes_mask else (case.tokens[:, :3], None)
-    outputs, deviations = generate_tokens(case, prompts, "cached", mask), []
+    outputs, deviations = continue_prompts(case, prompts, "cached", mask), []
     for b in range(len(prompts)):
         n_padding = 0 if mask is None else int((~mask[b]).sum())
         row = case.unpadded_row(b).with_tokens(outputs[b : b + 1, n_padding:])
@@ -599,7 +599,7 @@ def cached_beam_search_deviation(case: ModelAndTokens[Any]) -> Deviation:
     for b in range(len(case.tokens)):
         row, scores = repeating_prompt_case(case, b), []
         for way in ("beams", "uncached beams"):
-            tokens = generate_tokens(row, row.tokens, way)
+            tokens = continue_prompts(row, row.tokens, way)
             beams = row.with_rows(torch.zeros(N_BEAMS, dtype=torch.int64)).with_tokens(tokens[:, :-1])
             log_p = F.log_softmax(beams.full_pass()[0] * case.logit_unit, -1).gather(-1, tokens[:, 1:, None])
             scores.append(log_p[:, row.tokens.size(1) - 1 :].mean(1))

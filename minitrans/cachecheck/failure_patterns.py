@@ -35,7 +35,7 @@ def explain_failures(case: ModelAndTokens[Any], failed: Mapping[str, float]) -> 
         fits: dict[str, bool] = {}
         for id_ in pattern.explains:
             if failed.get(id_, torch.nan) <= pattern.max_deviation and id_ not in names:
-                way = VARIANT_OF.get(id_, "")
+                way = VARIANTS.get(id_, "")
                 if way not in fits:
                     fits[way] = False
                     with suppress(Exception):  # a pattern that cannot be tried does not fit
@@ -123,7 +123,7 @@ def only_later_chunks_wrong(case: ModelAndTokens[Any]) -> bool:
 def _continues_reordered(case: ModelAndTokens[Any], as_if_unmoved: bool = False) -> bool:
     """Whether rows turned by one after half of the tokens go on rightly; or as if they had stayed."""
     half, order = case.tokens.size(1) // 2, torch.arange(len(case.tokens)).roll(1)
-    together = cache_checks.takes_chunks(case, [2])
+    together = cache_checks.takes_chunk_sizes(case, [2])
     cache = case.new_cache()
     cache_checks.feed_all(case, case.tokens[:, :half], cache, together)
     cache = case.select_rows(cache, order)
@@ -142,7 +142,7 @@ def _with_equal_sources(case: ModelAndTokens[Any]) -> ModelAndTokens[Any]:
 
 def _logits_after_draft(case: ModelAndTokens[Any], draft: Tensor) -> Tensor:
     """The logits of the token after half of them, where a draft came between and was dropped again."""
-    half, together = case.tokens.size(1) // 2, cache_checks.takes_chunks(case, [1, 2])
+    half, together = case.tokens.size(1) // 2, cache_checks.takes_chunk_sizes(case, [1, 2])
     cache = case.new_cache(case.tokens.size(1) + draft.size(1))
     for tokens in (case.tokens[:, :half], draft):
         cache_checks.feed_all(case, tokens, cache, together)
@@ -164,7 +164,7 @@ def sees_rolled_back_tokens(case: ModelAndTokens[Any]) -> bool:
 
 def one_cache_alone_is_right(case: ModelAndTokens[Any]) -> bool:
     """One decode at a time is right, in steps and after a prompt, if the model takes one."""
-    prompts = [1, *[case.tokens.size(1) // 2] * cache_checks.takes_chunks(case, [2])]
+    prompts = [1, *[case.tokens.size(1) // 2] * cache_checks.takes_chunk_sizes(case, [2])]
     ways = ([prompt, *[1] * (case.tokens.size(1) - prompt)] for prompt in prompts)
     return max(cache_checks.chunk_deviation(case, chunks) for chunks in ways) <= _rounding_tolerance(case.model.dtype)
 
@@ -176,7 +176,7 @@ SOURCE_CHECK_IDS = ("source.padding", "source.padding-token")
 PADDING_CHECK_IDS = ("padding.right", "padding.left", "padding.left-mask-alone")
 LOGITS_CHECK_IDS = (*STEP_CHECK_IDS, *CAUSAL_CHECK_IDS, *SOURCE_CHECK_IDS, *PADDING_CHECK_IDS)
 # What they run the model with, where it offers that: see `CachedModel.variants`.
-VARIANT_OF = {"static": "static", "weights": "weights", "padding.left-mask-alone": "mask alone", "rollback": "rollback"}
+VARIANTS = {"static": "static", "weights": "weights", "padding.left-mask-alone": "mask alone", "rollback": "rollback"}
 # The first that fits is named, so that what explains more comes before what explains less.
 PATTERNS = [
     Pattern("random numbers are drawn, as by dropout outside of eval mode", (*LOGITS_CHECK_IDS, "random"),

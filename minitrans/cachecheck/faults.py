@@ -23,7 +23,7 @@ class Faulty(CachedModel[Any]):
         self.variants = {name: partial(lambda make: Faulty(make(), change), it) for name, it in inner.variants.items()}
 
 
-def next_token_leaks(model: CachedModel[Any]) -> ChangedMethods:
+def mix_in_next_logits(model: CachedModel[Any]) -> ChangedMethods:
     """Each token is given something of what the next one sees."""
 
     def leaking(numbers: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -118,7 +118,7 @@ class ModelFault:
 
 
 FAULTS = [
-    ModelFault("mask.late", next_token_leaks, ("causal.prefix",)),
+    ModelFault("mask.late", mix_in_next_logits, ("causal.prefix",)),
     ModelFault("cache.cut", cache_cut, ("steps",)),
     ModelFault("rows.swapped", rows_reversed, ("rows",)),
     ModelFault("copy.shared", copy_is_original, ("fork",)),

@@ -25,8 +25,8 @@ from jsonargparse import ArgumentParser
 
 from minitrans.data import filters
 from minitrans.data.batching import ID_ROWS, IdRows, id_rows, row_lengths
-from minitrans.data.readers import CHUNK, PAIR_SCHEMA, OpenSplit, is_path, open_splits, open_train, read_tables
-from minitrans.data.setting_types import read_settings
+from minitrans.data.readers import CHUNK, PAIR_SCHEMA, OpenSplit, is_path, iter_pair_tables, open_splits, open_train
+from minitrans.data.setting_types import read_safe_yaml
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
 from minitrans.files import atomic_open, make_folder, write_file
@@ -83,7 +83,7 @@ def find_pair_numbers(config: DataConfig, reader: Reader, wanted: Container[tupl
         Their numbers in the order of `train`, from 1: for whole files of lines, the line numbers.
     """
     if config.streaming:
-        rows = chain.from_iterable(table.to_pylist() for table in read_tables(open_train(config), CHUNK, config))
+        rows = chain.from_iterable(table.to_pylist() for table in iter_pair_tables(open_train(config), CHUNK, config))
     else:
         rows = iter(_read_splits(config)["train"])
     pairs = ((reader.preprocess_pairs([row["source"]], [row["target"]])) for row in rows)
@@ -101,7 +101,7 @@ def load_run_corpus(run: Path, path: str | None = None) -> DatasetDict:
     Raises:
         UserError: The run has no usable config.yaml, its corpus is at an address, or `load_corpus` fails.
     """
-    settings = read_settings(run / "config.yaml")
+    settings = read_safe_yaml(run / "config.yaml")
     try:
         parser = ArgumentParser(exit_on_error=False)
         parser.add_class_arguments(DataConfig)
@@ -260,7 +260,7 @@ def _reader_code() -> bytes:
 
 def _read_split(split: OpenSplit, config: DataConfig) -> Dataset:
     """Read a split: once if its content is known, and mapped into memory from the cache; else each time."""
-    tables = read_tables(split, CHUNK, config)
+    tables = iter_pair_tables(split, CHUNK, config)
     if not split.content_key:
         table = pa.concat_tables([PAIR_SCHEMA.empty_table(), *tables])
         return Dataset(datasets.table.InMemoryTable(table))

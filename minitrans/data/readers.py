@@ -50,7 +50,7 @@ class OpenSplit(NamedTuple):
 
     Attributes:
         where: What to call it in a message.
-        row_stream: Its rows, for `read_tables`; between two tables, its state is that of the next one.
+        row_stream: Its rows, for `iter_pair_tables`; between two tables, its state is that of the next one.
         content_key: What decides the text; empty if that is not known before the text is read.
     """
 
@@ -75,7 +75,7 @@ def open_train(config: DataConfig) -> OpenSplit:
     return open_splits(config)[config.train_split]()
 
 
-def read_tables(split: OpenSplit, n_pairs: int, config: DataConfig) -> Iterator[pa.Table]:
+def iter_pair_tables(split: OpenSplit, n_pairs: int, config: DataConfig) -> Iterator[pa.Table]:
     """Read a split, `n_pairs` at a time (the last time perhaps fewer), as tables of the schema `PAIR_SCHEMA`.
 
     Raises:

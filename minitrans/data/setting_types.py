@@ -36,7 +36,7 @@ else:
 _MAX_BYTES, _MAX_DEPTH = 1 << 16, 20  # bytes of a YAML file of settings, and how deep it may nest: ours nest three deep
 
 
-def read_settings(path: str | Path, load: Callable[[str], Any] = yaml.safe_load) -> Any:
+def read_safe_yaml(path: str | Path, load: Callable[[str], Any] = yaml.safe_load) -> Any:
     """Read a YAML file, which may be a stranger's: nothing large is made of it, and nothing in it can run code.
 
     Args:

@@ -15,7 +15,7 @@ from minitrans.data.distributed import all_gather, own_slice
 from minitrans.data.filters import duplicate_pairs, empty_sides, hash_pairs, length_faults, mark_kept, source_overlaps
 from minitrans.data.loader import Buffer, ResumableLoader
 from minitrans.data.noise import Noise
-from minitrans.data.readers import CHUNK, open_train, read_tables
+from minitrans.data.readers import CHUNK, iter_pair_tables, open_train
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
 from minitrans.text.reading import split_lowercase_words
@@ -77,7 +77,7 @@ class StreamLoader(ResumableLoader):
         begin = {name: place[name] for name in ("pairs", "epoch", "first")}
         while True:
             self._split.row_stream.load_state_dict(begin["pairs"])
-            for pairs in read_tables(self._split, self._config.shuffle_buffer, self._config):
+            for pairs in iter_pair_tables(self._split, self._config.shuffle_buffer, self._config):
                 after = self._split.row_stream.state_dict()
                 src, tgt = self._tokenize_usable_pairs(pairs, very_first, again)
                 end = begin | {"pairs": after, "first": begin["first"] + len(src)}

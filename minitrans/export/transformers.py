@@ -43,7 +43,7 @@ N_VERIFIED_WORDS = 20_000  # of the words that training showed, how many the pro
 SPACE_PATTERN = r"[\u0000-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\u2581]+"
 
 # What Blenderbot calls the parts of our layers.
-HF_SUBMODULE_NAMES = {
+BLENDERBOT_PART_NAMES = {
     "self_norm": "self_attn_layer_norm",
     "cross_norm": "encoder_attn_layer_norm",
     "cross_attn": "encoder_attn",
@@ -176,7 +176,7 @@ def blenderbot_state_dict(model: Transformer) -> dict[str, Tensor]:
         weights[f"model.{side}.embed_positions.weight"] = model.positions
         for name, weight in getattr(model, side).state_dict().items():
             name = f"layer_{name}" if name.startswith("norm.") else name
-            for own_name, hf_name in HF_SUBMODULE_NAMES.items():
+            for own_name, hf_name in BLENDERBOT_PART_NAMES.items():
                 name = name.replace(own_name, hf_name)
             if "w_qkv" in name:
                 for part, rows in zip("qkv", weight.chunk(3), strict=True):

@@ -48,7 +48,7 @@ def mask_picture(mask: Tensor, title: str, queries: Sequence[str], keys: Sequenc
     return render_template("mask.svg", grid=grid, mask=mask.tolist(), title=title, queries=queries, keys=keys)
 
 
-def catch_matrix(caught_by: Mapping[str, Sequence[str]], checks: Sequence[str]) -> Markup:
+def detection_matrix(caught_by: Mapping[str, Sequence[str]], checks: Sequence[str]) -> Markup:
     """A dot for each of the `checks` (columns) that caught a sabotage (row): `caught_by` has their ids."""
     grid = _grid_layout(list(caught_by), checks, angle=90, above=12)
     return render_template("catches.svg", grid=grid, caught_by=caught_by)

@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, get_loader
 
-from minitrans.data.setting_types import INT32, Count, CountFromZero, NotNegative, Positive, Seed, Share, read_settings
+from minitrans.data.setting_types import INT32, Count, CountFromZero, NotNegative, Positive, Seed, Share, read_safe_yaml
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError, nearest_name_error, truncate, unknown_argument_error
 from minitrans.model.transformer import TransformerConfig
@@ -228,7 +228,7 @@ def _flag_values(argv: Sequence[str], flag: str) -> list[str]:
 
 def _check_settings(parser: ArgumentParser, file: str) -> None:
     """Check each setting of a YAML file by itself: jsonargparse names neither the file nor the nearest setting."""
-    tree = read_settings(file, get_loader("yaml"))
+    tree = read_safe_yaml(file, get_loader("yaml"))
     if not isinstance(tree, dict):
         raise UserError(f"{file} holds no settings; write them as `name: value`")
     known = {*parser.get_defaults().keys()} - {"config"}
@@ -350,7 +350,7 @@ def saved_settings(run: Path) -> dict[str, Any]:
     """
     path = run / CONFIG_FILE
     try:
-        settings = read_settings(path)
+        settings = read_safe_yaml(path)
         if missing := [name for name in SECTIONS if not isinstance(settings.get(name), dict)]:
             raise UserError(f"it has no section {missing[0]}")
     except (UserError, AttributeError) as error:

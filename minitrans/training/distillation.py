@@ -36,7 +36,7 @@ from minitrans.text.reading import clean
 from minitrans.training.config import RunConfig
 from minitrans.training.precision import precision_and_reason
 from minitrans.training.run import is_first_process, train
-from minitrans.training.run_folder import claim_run, is_trained, resume_or_restart_config
+from minitrans.training.run_folder import claim_run, is_trained, set_resume_or_overwrite
 from minitrans.translate.bundle import METADATA
 from minitrans.translate.scoring import Scores
 from minitrans.translate.translator import Translator
@@ -48,7 +48,7 @@ BEAM_SIZE = 5
 SAMPLING_TOP_K = 10  # likeliest tokens from which those of new sources are drawn
 # A model writes shorter texts than it is taught, so long targets are favoured; sources need no help.
 PENALTY_BY_DIRECTION = {"forward": 3.0, "backward": 1.0}
-VOTE_WEIGHT, BACKWARD_WEIGHT, LENGTH_WEIGHT = 2.0, 0.3, 0.4  # see `agreed_translations`
+VOTE_WEIGHT, BACKWARD_WEIGHT, LENGTH_WEIGHT = 2.0, 0.3, 0.4  # see `rerank_translations`
 SCORING_TOKENS = 1024  # in a batch to score, all of whose logits are held
 
 
@@ -68,7 +68,7 @@ def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
     model = final_config(config, folder)
     if not is_trained(model) and is_first_process():
         with contextlib.ExitStack() as held:  # what is wrong with its folder is said before the teachers are trained
-            claim_run(resume_or_restart_config(model), held)
+            claim_run(set_resume_or_overwrite(model), held)
     try:
         yield from make_distillation_inputs(config, folder)
         yield from train_unless_done(model)
@@ -109,7 +109,7 @@ def make_distillation_inputs(config: RunConfig, folder: Path) -> Iterator[tuple[
     backward = Translator.load(folder / "backward1", compiled=config.compiled)
     for n in (0, *SEEDS):
         if not (output := corpus / f"agreed{n}.{target}").is_file():
-            agreed = agreed_translations(students, backward, read_lines(corpus / f"agreed{n}.{source}"))
+            agreed = rerank_translations(students, backward, read_lines(corpus / f"agreed{n}.{source}"))
             write_file(output, "".join(f"{line}\n" for line in agreed))
 
 
@@ -123,7 +123,7 @@ def final_config(config: RunConfig, folder: Path) -> RunConfig:
     return replace(model, training=training)
 
 
-def agreed_translations(students: Sequence[Translator], backward: Translator, sources: Sequence[str]) -> list[str]:
+def rerank_translations(students: Sequence[Translator], backward: Translator, sources: Sequence[str]) -> list[str]:
     """For each source the translation that the students together and a teacher of the other direction like best.
 
     Candidates are the BEAM_SIZE best of each student. They are ranked by a sum: the mean log-probability from the
@@ -205,7 +205,7 @@ def train_unless_done(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, 
     if is_trained(config):
         return
     environment = dict(os.environ)
-    scores = train(resume_or_restart_config(config))
+    scores = train(set_resume_or_overwrite(config))
     if distributed.is_initialized():
         distributed.destroy_process_group()
     if not scores:

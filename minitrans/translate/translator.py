@@ -23,10 +23,10 @@ from minitrans.translate.bundle import Bundle, load_bundle
 # What may be another word without its apostrophe: shed, hens; but not hes.
 _AMBIGUOUS = re.compile(r"he'll|(?:she|we)'(?:ll|d)|(?!(?:s?he|that|wh\w+|how|t?here|let)'s).*'s")
 MIN_ROWS_PER_THREAD_BATCH = 8  # of a batch, about, when batches are made smaller so that there are more of them
-MAX_REMEMBERED_SENTENCES = 256  # as they were encoded: a server asks how long they are before it has them translated
+MAX_REMEMBERED_ENCODINGS = 256  # as they were encoded: a server asks how long they are before it has them translated
 
 logger = logging.getLogger("minitrans")
-Output = TypeVar("Output")
+RowResult = TypeVar("RowResult")
 # A sentence as the model is to see it: its pieces, then EOS, or nothing if the model does not translate it; and what
 # its translation gets back, see `text.reading.Reader`.
 TokenizedSource = tuple[list[int], KeptParts]
@@ -102,7 +102,7 @@ class Translator:
         self.bundle, self._stepper = bundle, make_stepper(bundle.model, compiled)
         self.compiled = not isinstance(self._stepper, CachedStepper)
         self._reader = bundle.tokenizer.make_reader(bundle.source_words)
-        self._encode = lru_cache(MAX_REMEMBERED_SENTENCES)(partial(_tokenize_sentence, self._reader, bundle))
+        self._encode = lru_cache(MAX_REMEMBERED_ENCODINGS)(partial(_tokenize_sentence, self._reader, bundle))
         self.split_sentences = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -300,9 +300,9 @@ class Translator:
         lines: list[list[TokenizedSource]],
         batch_tokens: int,
         use_cache: bool,
-        decode: Callable[[Stepper[Any], Tensor], list[Output]],
-        of_blank: Output,
-    ) -> list[list[Output]]:
+        decode: Callable[[Stepper[Any], Tensor], list[RowResult]],
+        of_blank: RowResult,
+    ) -> list[list[RowResult]]:
         """What `decode` makes of each sentence of each line; threads share the batches if the stepper allows it."""
         sources = [ids for line in lines for ids, _ in line]
         stepper = self._stepper if use_cache else UncachedStepper(self.bundle.model)

@@ -20,7 +20,7 @@ from minitrans.verify.transformer_adapter import TransformerAdapter, adapt_model
 
 N_TEXT_PAIRS = 12  # real sentence pairs for the full passes
 MAX_DECODE_LINES = 600  # most sentences that are decoded, because they are decoded without a cache too
-MAX_SQUARE = 40  # tokens of a sentence, where the work grows with their square
+MAX_TOKENS_A_SIDE = 40  # tokens of a sentence, where the work grows with their square
 DECODE_BATCH_SIZE = 100  # sentences decoded together
 
 # The running example of texts on attention; the corpus in this repository has these sentences too.

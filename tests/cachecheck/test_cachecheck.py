@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from toy_model import MAX_LEN, LogitsOff, Toy, ToyCache, V, is_last_row
 
 from minitrans.cachecheck import cache_checks, run, runner, self_test
-from minitrans.cachecheck.cache_checks import CHECKS, LONG_LENGTH, extend_tokens, generate_tokens, step_deviation
+from minitrans.cachecheck.cache_checks import CHECKS, LONG_LENGTH, continue_prompts, extend_tokens, step_deviation
 from minitrans.cachecheck.check import FLOAT64_TOLERANCE, MIN_FAULT, Measurement, Result, dtype_tolerance, to_str
 from minitrans.cachecheck.faults import FAULTS, Faulty, padding_seen
 from minitrans.cachecheck.runner import failure_line, random_case
@@ -288,7 +288,7 @@ def test_what_is_generated_begins_with_the_whole_prompts(monkeypatch: pytest.Mon
     monkeypatch.setattr(toy, "generate", lambda *given: Toy.generate(toy, *given).index_fill(1, torch.tensor([1]), 1))
     case = random_case(toy)
     with pytest.raises(ValueError, match="or other prompts"):
-        generate_tokens(case, case.tokens[:1, :4], "cached")
+        continue_prompts(case, case.tokens[:1, :4], "cached")
 
 
 def test_a_long_sentence_does_not_repeat_itself() -> None:

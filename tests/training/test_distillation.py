@@ -19,7 +19,7 @@ from train_helpers import fail, finish_process, last_error, read_sides, run_flag
 from minitrans import cli
 from minitrans.training import distillation
 from minitrans.training.config import parse_config
-from minitrans.training.run_folder import resume_or_restart_config
+from minitrans.training.run_folder import set_resume_or_overwrite
 from minitrans.translate.bundle import Bundle
 from minitrans.translate.translator import Translation, Translator
 
@@ -107,7 +107,7 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
     backward1, backward2 = (Translator.load(folder / name) for name in ("backward1", "backward2"))
     sampled = [each.sample(targets, distillation.SAMPLING_TOP_K, i) for i, each in enumerate((backward1, backward2), 1)]
     for n, lines in enumerate((sources, *sampled)):
-        agreed = distillation.agreed_translations(students, backward1, lines)
+        agreed = distillation.rerank_translations(students, backward1, lines)
         assert read_sides(corpus, f"agreed{n}") == (lines, agreed)
 
     model = load_config(distilled.run)
@@ -169,7 +169,7 @@ def test_students_agree_on_what_they_and_the_teacher_like(tiny_run: Path, monkey
     def agreed(vote: float, backward: float, length: float) -> str:
         for name, value in (("VOTE_WEIGHT", vote), ("BACKWARD_WEIGHT", backward), ("LENGTH_WEIGHT", length)):
             monkeypatch.setattr(distillation, name, value)
-        best, blank = distillation.agreed_translations(students, students[0], ["a b", ""])  # type: ignore[arg-type]
+        best, blank = distillation.rerank_translations(students, students[0], ["a b", ""])  # type: ignore[arg-type]
         assert blank == ""
         return best
 
@@ -249,7 +249,7 @@ def test_ctrl_c_names_the_command_and_leaves_no_part(
     for path in (*corpus.glob("agreed*"), distilled_copy / "model.json"):
         path.unlink()
     stopped = KeyboardInterrupt("stopped at step 3; the same command with --resume continues")
-    fail(monkeypatch, "distillation.agreed_translations", stopped)
+    fail(monkeypatch, "distillation.rerank_translations", stopped)
     assert distill(sixty_pair_corpus, distilled_copy, "--seed", "7") == 130
     assert last_error(capsys) == "minitrans: interrupted: run the same `minitrans distill` command to resume"
     assert not list(corpus.glob("agreed*.zh"))
@@ -272,7 +272,7 @@ def test_a_training_begins_anew_without_a_checkpoint_to_resume_from(sixty_pair_c
     config = parse_config(run_flags(sixty_pair_corpus, tmp_path))
     for name in ("best.ckpt", "step-7.ckpt"):
         write_files(tmp_path / "checkpoints", {name: b""})
-        assert resume_or_restart_config(config).resume == (name == "step-7.ckpt")
+        assert set_resume_or_overwrite(config).resume == (name == "step-7.ckpt")
 
 
 def test_compiled_code_is_used_by_none_or_by_all(distilled: DistilledRun) -> None:

@@ -11,7 +11,7 @@ from matplotlib import rc_context
 
 from minitrans.cachecheck.check import LOWER_DTYPES, dtype_tolerance, to_str
 from minitrans.pages.chart_svg import chart_as_svg
-from minitrans.pages.grids import CELL_PIXELS, catch_matrix, head_heat_maps
+from minitrans.pages.grids import CELL_PIXELS, detection_matrix, head_heat_maps
 from minitrans.pages.render import render_template
 from minitrans.verify.page.figures import PLOTTED_MIN, PLOTTED_ZERO, plot_step_deviations
 
@@ -74,7 +74,7 @@ def test_the_pattern_that_hatches_is_defined() -> None:
 
 
 def test_a_dot_for_each_check_that_caught_a_sabotage() -> None:
-    root = parse_svg(catch_matrix({"leak": ["C2"], "none": [], "drop": ["C1", "C3"]}, ["C1", "C2", "C3"]))
+    root = parse_svg(detection_matrix({"leak": ["C2"], "none": [], "drop": ["C1", "C3"]}, ["C1", "C2", "C3"]))
     dots = {
         tooltip_text(dot): (float(dot.attrib["cy"]) // CELL_PIXELS, float(dot.attrib["cx"]) // CELL_PIXELS)
         for dot in root.iter("circle")

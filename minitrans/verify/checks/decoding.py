@@ -23,7 +23,7 @@ from minitrans.model.decoding import (
 )
 from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.verify.subject import MAX_SQUARE, RUNNING_EXAMPLE_PAIRS, ModelAndPairs
+from minitrans.verify.subject import MAX_TOKENS_A_SIDE, RUNNING_EXAMPLE_PAIRS, ModelAndPairs
 from minitrans.verify.transformer_adapter import adapt_model_and_tokens
 
 GROUP_TITLE = "Decoding step by step"
@@ -70,11 +70,11 @@ def steps_match_at_all_lengths(subject: ModelAndPairs) -> float:
     return worst([*deviations, cache_checks.long_sentence_deviation(subject.case())])
 
 
-@register_cache_claim("cache.chunks", "chunks", f" of the first {MAX_SQUARE}")
+@register_cache_claim("cache.chunks", "chunks", f" of the first {MAX_TOKENS_A_SIDE}")
 def chunks_are_full_pass(subject: ModelAndPairs) -> float:
     """The batch, of which long sentences are cut."""
     case = subject.case()
-    return cache_checks.all_chunkings_deviation(case.with_tokens(case.tokens[:, :MAX_SQUARE]))
+    return cache_checks.all_chunkings_deviation(case.with_tokens(case.tokens[:, :MAX_TOKENS_A_SIDE]))
 
 
 @register_cache_claim("cache.rows", "rows")

@@ -14,7 +14,7 @@ from minitrans.model.masks import causal_mask
 from minitrans.pages.grids import head_heat_maps
 from minitrans.translate.translator import traced_full_pass
 from minitrans.verify.checks.heads import attention_modules
-from minitrans.verify.subject import MAX_SQUARE, ModelAndPairs
+from minitrans.verify.subject import MAX_TOKENS_A_SIDE, ModelAndPairs
 
 claim, CHECKS = new_check_group("Masks")
 
@@ -128,7 +128,7 @@ def no_gradient_from_the_future(subject: ModelAndPairs) -> float:
 @claim(
     "C22",
     "cells of the model's encoder self-, decoder self- and cross-attention maps, "
-    f"of at most {MAX_SQUARE} tokens a side, with a wrong marking or shade",
+    f"of at most {MAX_TOKENS_A_SIDE} tokens a side, with a wrong marking or shade",
     tolerance=0.0,
     lower=(),
 )
@@ -136,8 +136,8 @@ def heat_maps_mark_masks(subject: ModelAndPairs) -> float:
     """A heat map shows the weights, a panel for each head, and marks the cells that a mask forbids."""
     _, src_mask, _, (own, target, source) = traced_full_pass(subject.model, subject.src_ids, subject.tgt_in)
     b = int(src_mask.sum(-1).argmin())
-    start = max(0, int(src_mask[b].sum()) + 1 - MAX_SQUARE)  # so that padding is among them
-    s, t = slice(start, start + MAX_SQUARE), slice(MAX_SQUARE)
+    start = max(0, int(src_mask[b].sum()) + 1 - MAX_TOKENS_A_SIDE)  # so that padding is among them
+    s, t = slice(start, start + MAX_TOKENS_A_SIDE), slice(MAX_TOKENS_A_SIDE)
     src, tgt = ([subject.piece(i) for i in ids[b].tolist()] for ids in (subject.src_ids[:, s], subject.tgt_in[:, t]))
     seen = src_mask[b, 0, :, s]
     maps = [

@@ -3,7 +3,7 @@
 from itertools import groupby
 
 from minitrans.cachecheck.check import LOWER_DTYPES, Report, dtype_name, to_str
-from minitrans.pages.grids import catch_matrix
+from minitrans.pages.grids import detection_matrix
 from minitrans.pages.render import render_template, templates
 from minitrans.verify.page import figures
 from minitrans.verify.subject import ModelAndPairs
@@ -31,7 +31,7 @@ def page_html(report: Report, subject: ModelAndPairs | str) -> str:
         name=name,
         dtypes=["float64", *map(dtype_name, LOWER_DTYPES)],
         groups=[(title, list(group)) for title, group in groupby(report.checks, lambda check: check.group)],
-        matrix=catch_matrix(caught, [check.id for check in report.checks]),
+        matrix=detection_matrix(caught, [check.id for check in report.checks]),
         illustrated=bool(pictures),
         **pictures,
     )
