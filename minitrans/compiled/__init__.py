@@ -2,7 +2,7 @@
 
 `compiled_batch_loss` and `compiled_stepper` give what computes batches and steps faster than the model, or refuse in
 words: the plan has to know the architecture, and the probe has to find no difference between the model's own numbers
-and these. Both look at the model and its code once, when they are called.
+and these. Both look at the model's code once, when they are called; the loss looks at the model at each batch.
 """
 
 import torch
@@ -22,19 +22,22 @@ def compiled_batch_loss(model: Transformer, device: torch.device, dtype: torch.d
     """The loss of a model's batches, with products in a dtype: of its weights and dropout as they are at each batch.
 
     Raises:
-        NotAdmittedError: It may not compute this model's; or, by the loss, no longer, as if a hook has been set since.
+        NotAdmittedError: It may not compute this model's.
     """
-    plan = _plan_model(model, device, dtype)
-    kind = model.output.weight.dtype, model.output.weight.device
-    if kind[0] != (computed := torch.promote_types(dtype, torch.float32)):
-        raise NotAdmittedError(f"products in {dtype} train parameters in {computed} alone", expected=True)
-    probe.check_training(plan, dtype)
+
+    def plan_training(device: torch.device) -> Plan:
+        if model.output.weight.dtype != (computed := torch.promote_types(dtype, torch.float32)):
+            raise NotAdmittedError(f"products in {dtype} train parameters in {computed} alone", expected=True)
+        return _plan_model(model, device, dtype)
 
     def batch_loss(src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float) -> Tensor:
-        if (model.output.weight.dtype, model.output.weight.device) != kind:
-            raise RuntimeError(f"the model, which was {kind[0]} on {kind[1]}, has been converted or moved since")
-        return training.batch_loss(read_plan(model), src_ids, tgt_in, tgt_out, smoothing, dtype)
+        try:
+            plan = plan_training(model.output.weight.device)
+        except NotAdmittedError as change:
+            raise RuntimeError(f"the model has changed since ({change}); train it with compiled off") from change
+        return training.batch_loss(plan, src_ids, tgt_in, tgt_out, smoothing, dtype)
 
+    probe.check_training(plan_training(device), dtype)
     return batch_loss
 
 

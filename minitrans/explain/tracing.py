@@ -90,7 +90,7 @@ class TracedTranslation:
 def translate_sentences(
     translator: Translator, texts: Sequence[str], limit: int | None = None
 ) -> list[tuple[str, Translation]]:
-    """Translate each sentence of the texts greedily, `limit` at most: the sentences, and their translations' attention.
+    """Translate each sentence of the texts greedily, `limit` at most: the sentences, and translations with attention.
 
     One without words is left out, with a warning.
     """

@@ -36,7 +36,7 @@ from minitrans.text.reading import clean
 from minitrans.training.config import RunConfig
 from minitrans.training.precision import precision_and_reason
 from minitrans.training.run import is_first_process, train
-from minitrans.training.run_folder import claim_run, is_trained, set_resume_or_overwrite
+from minitrans.training.run_folder import claim_run, is_trained, with_resume_or_overwrite
 from minitrans.translate.bundle import METADATA
 from minitrans.translate.scoring import Scores
 from minitrans.translate.translator import Translator
@@ -68,7 +68,7 @@ def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
     model = final_config(config, folder)
     if not is_trained(model) and is_first_process():
         with contextlib.ExitStack() as held:  # what is wrong with its folder is said before the teachers are trained
-            claim_run(set_resume_or_overwrite(model), held)
+            claim_run(with_resume_or_overwrite(model), held)
     try:
         yield from make_distillation_inputs(config, folder)
         yield from train_unless_done(model)
@@ -205,7 +205,7 @@ def train_unless_done(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, 
     if is_trained(config):
         return
     environment = dict(os.environ)
-    scores = train(set_resume_or_overwrite(config))
+    scores = train(with_resume_or_overwrite(config))
     if distributed.is_initialized():
         distributed.destroy_process_group()
     if not scores:

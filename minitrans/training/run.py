@@ -64,7 +64,8 @@ def train(config: RunConfig) -> dict[str, Scores]:
         The scores of the finished model on `valid` and on each test split; nothing in the other processes.
 
     Raises:
-        UserError: A fault in the settings, the corpus or the run folder; nothing has been written then.
+        UserError: A fault in the settings, the corpus or the run folder; nothing has been written then, unless several
+            processes differ.
         KeyboardInterrupt: Stopped by a signal; the run can be resumed.
     """
     _quieten_logs()
@@ -98,8 +99,14 @@ def train(config: RunConfig) -> dict[str, Scores]:
 
         if trainer.is_global_zero and not config.resume:
             begin_run(config, is_there, held, tokenizer, start.source_words if start else None)
-        facts = config.yaml_text, checkpoint and checkpoint.name, tokenizer.digest, len(data.train_dataloader())
-        trainer.callbacks += [LambdaCallback(setup=lambda *_, **__: _check_alike(facts))]  # type: ignore[attr-defined]
+        settings = replace(  # without what each machine may have in another place
+            config,
+            data=replace(config.data, path="."),
+            training=replace(config.training, init_from=None),
+            trainer=config.trainer | {"devices": "auto"},
+        )
+        facts = settings.yaml_text, checkpoint and checkpoint.name, tokenizer.digest, len(data.train_dataloader())
+        trainer.callbacks.append(LambdaCallback(setup=lambda *_, **__: _check_alike(facts)))  # type: ignore[attr-defined]
         _fit(trainer, module, data, config, checkpoint)
         if not trainer.is_global_zero:
             return {}
@@ -241,10 +248,12 @@ def _check_validation_interval(settings: dict[str, Any], n_batches: int) -> None
 
 
 def _check_alike(facts: tuple[object, ...]) -> None:
-    """Refuse to train with processes that were started with other settings, or read other text."""
+    """Refuse to train with processes that differ in settings, checkpoint, tokenizer or number of batches."""
     for name, *values in zip(("settings", "checkpoint", "tokenizer", "batches"), *all_gather(facts), strict=True):
         if len({*values}) > 1:
-            raise UserError(f"the processes do not have the same {name}; give each the same command and text")
+            raise UserError(
+                f"the processes do not have the same {name}; give each the same command, run folder and text"
+            )
 
 
 def _fit(

@@ -72,7 +72,7 @@ def is_trained(config: RunConfig) -> bool:
     return True
 
 
-def set_resume_or_overwrite(config: RunConfig) -> RunConfig:
+def with_resume_or_overwrite(config: RunConfig) -> RunConfig:
     """The settings that resume the training that has begun in the run folder; without one, they begin it anew."""
     begun = any((config.run_dir / CHECKPOINTS).glob("step-*.ckpt"))
     return replace(config, resume=begun, overwrite=not begun)

@@ -12,7 +12,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from minitrans.errors import UserError
 from minitrans.files import write_file
@@ -206,8 +206,8 @@ def count_parameters(c: TransformerConfig) -> int:
 
 def _weights_and_buffers(model: Transformer) -> dict[str, Tensor]:
     """What a run keeps of a model, a tied matrix under one name: its parameters, and the buffers in its state."""
-    buffers = {name: buffer for name, buffer in model.named_buffers() if name in model.state_dict()}
-    return {**dict(model.named_parameters()), **buffers}
+    state = model.state_dict()
+    return {**dict(model.named_parameters()), **{name: x for name, x in model.named_buffers() if name in state}}
 
 
 def _load_model(path: Path, config: TransformerConfig) -> Transformer:
@@ -228,7 +228,7 @@ def _load_model(path: Path, config: TransformerConfig) -> Transformer:
             with torch.no_grad():
                 for name, tensor in _weights_and_buffers(model).items():
                     tensor.copy_(file.get_tensor(name))
-                    if not tensor.isfinite().all():
+                    if isinstance(tensor, nn.Parameter) and not tensor.isfinite().all():
                         raise UserError(f"{path} is damaged ({name} is not finite); train the run again")
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path} is damaged ({error}); train the run again") from error

@@ -23,7 +23,7 @@ from minitrans.translate.bundle import Bundle, load_bundle
 # What may be another word without its apostrophe: shed, hens; but not hes.
 _AMBIGUOUS = re.compile(r"he'll|(?:she|we)'(?:ll|d)|(?!(?:s?he|that|wh\w+|how|t?here|let)'s).*'s")
 MIN_ROWS_PER_THREAD_BATCH = 8  # of a batch, about, when batches are made smaller so that there are more of them
-MAX_REMEMBERED_ENCODINGS = 256  # as they were encoded: a server asks how long they are before it has them translated
+MAX_REMEMBERED_ENCODINGS = 256  # of sentences: a server asks for their lengths before it has them translated
 
 logger = logging.getLogger("minitrans")
 RowResult = TypeVar("RowResult")

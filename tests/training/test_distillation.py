@@ -19,7 +19,7 @@ from train_helpers import fail, finish_process, last_error, read_sides, run_flag
 from minitrans import cli
 from minitrans.training import distillation
 from minitrans.training.config import parse_config
-from minitrans.training.run_folder import set_resume_or_overwrite
+from minitrans.training.run_folder import with_resume_or_overwrite
 from minitrans.translate.bundle import Bundle
 from minitrans.translate.translator import Translation, Translator
 
@@ -272,7 +272,7 @@ def test_a_training_begins_anew_without_a_checkpoint_to_resume_from(sixty_pair_c
     config = parse_config(run_flags(sixty_pair_corpus, tmp_path))
     for name in ("best.ckpt", "step-7.ckpt"):
         write_files(tmp_path / "checkpoints", {name: b""})
-        assert set_resume_or_overwrite(config).resume == (name == "step-7.ckpt")
+        assert with_resume_or_overwrite(config).resume == (name == "step-7.ckpt")
 
 
 def test_compiled_code_is_used_by_none_or_by_all(distilled: DistilledRun) -> None:

@@ -76,11 +76,11 @@ def test_a_buffer_and_a_matrix_in_any_order_are_saved(
 ) -> None:
     bundle = load_bundle(run_dir)
     model = EditedTransformer(bundle.model.config)
-    model.get_buffer("seen").fill_(2.5)
+    model.get_buffer("seen").fill_(-torch.inf)  # as a mask has it
     save_bundle(tmp_path, replace(bundle, model=model))
     monkeypatch.setattr(bundle_module, "Transformer", EditedTransformer)
     loaded = load_bundle(tmp_path).model
-    assert loaded.get_buffer("seen").tolist() == [2.5] * 3
+    assert loaded.get_buffer("seen").tolist() == [-torch.inf] * 3
     assert torch.equal(loaded.output.weight, model.output.weight)
 
 

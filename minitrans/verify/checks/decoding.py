@@ -55,7 +55,7 @@ def steps_are_full_pass(subject: ModelAndPairs) -> float:
 
 @claim(
     "cache.shapes",
-    f"{MODEL_OUTPUTS}, one token at a time, for S > T, S < T, T up to max_len, and each sentence without padding",
+    f"{MODEL_OUTPUTS}, one token at a time, for S > T, S < T, T = max_len (at most 1024), and each sentence unpadded",
 )
 def steps_match_at_all_lengths(subject: ModelAndPairs) -> float:
     """Steps equal the full pass for sources longer or shorter than targets, the longest ones, one sentence and many."""
