@@ -26,9 +26,10 @@ def compiled_batch_loss(model: Transformer, device: torch.device, dtype: torch.d
     """
 
     def plan_training(device: torch.device) -> Plan:
-        if model.output.weight.dtype != (computed := torch.promote_types(dtype, torch.float32)):
+        plan = _plan_model(model, device, dtype)
+        if plan.output.dtype != (computed := torch.promote_types(dtype, torch.float32)):
             raise NotAdmittedError(f"products in {dtype} train parameters in {computed} alone", expected=True)
-        return _plan_model(model, device, dtype)
+        return plan
 
     def batch_loss(src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float) -> Tensor:
         try:
@@ -47,9 +48,8 @@ def compiled_stepper(model: Transformer) -> CompiledStepper:
     Raises:
         NotAdmittedError: It may not compute this model's steps.
     """
-    dtype = model.output.weight.dtype
-    plan = _plan_model(model, model.output.weight.device, dtype)
-    probe.check_steps(plan, dtype)
+    plan = _plan_model(model, model.output.weight.device, model.output.weight.dtype)
+    probe.check_steps(plan, plan.output.dtype)
     return CompiledStepper(plan)
 
 

@@ -258,6 +258,7 @@ def test_a_run_that_has_ended_or_stopped_early_is_only_evaluated_again(
     assert saved_steps(copy) == saved_steps(run_dir)
 
 
+@pytest.mark.slow
 def test_processes_killed_at_random(capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert kill_resume.main(["--runs", "1", "--kills", "1", "--steps", "60", "--seed", "4"]) == 0
