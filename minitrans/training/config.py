@@ -209,6 +209,9 @@ def parse_config(argv: Sequence[str], command: str = "train", description: str =
         parser.parse_args(["--help"])
     for file in _flag_values(argv, "--config"):
         _check_settings(parser, file)
+    for section in SECTIONS:
+        for file in filter(os.path.isfile, _flag_values(argv, f"--{section}")):
+            _check_settings(parser, file, section)
     try:
         settings = parser.parse_args(argv)
     except (ArgumentError, TypeError, ValueError, OverflowError, yaml.YAMLError) as error:
@@ -226,11 +229,15 @@ def _flag_values(argv: Sequence[str], flag: str) -> list[str]:
         return []
 
 
-def _check_settings(parser: ArgumentParser, file: str) -> None:
-    """Check each setting of a YAML file by itself: jsonargparse names neither the file nor the nearest setting."""
+def _check_settings(parser: ArgumentParser, file: str, section: str = "") -> None:
+    """Check each setting of a YAML file by itself: jsonargparse names neither the file nor the nearest setting.
+
+    The file holds all settings, or those of one section.
+    """
     tree = read_safe_yaml(file, get_loader("yaml"))
     if not isinstance(tree, dict):
         raise UserError(f"{file} holds no settings; write them as `name: value`")
+    tree = {section: tree} if section else tree
     known = {*parser.get_defaults().keys()} - {"config"}
     for key, value in _flatten_settings(tree, known):
         if key in SECTIONS:

@@ -42,6 +42,9 @@ def test_a_section_may_stand_in_a_file_of_its_own(tmp_path: Path, monkeypatch: p
     config = parse_config([*MINIMAL_FLAGS, "--trainer", "trainer.yaml", "--trainer.max_steps", "9"])
     same = parse_config([*MINIMAL_FLAGS, "--trainer.max_steps=9", "--trainer.log_every_n_steps=3"])
     assert config == same
+    Path("trainer.yaml").write_text("max_stops: 7")
+    with pytest.raises(UserError, match=r"^trainer.yaml: there is no setting trainer.max_stops; the nearest"):
+        parse_config([*MINIMAL_FLAGS, "--trainer", "trainer.yaml"])
 
 
 def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
