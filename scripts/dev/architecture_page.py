@@ -20,9 +20,9 @@ SHOWN_MODULE_CLASSES = nn.Embedding, nn.LayerNorm, MultiHeadAttention, FeedForwa
 INTRODUCTION = f"""
 # The architecture
 
-These parts of the model of `{CONFIG_FILE}` have weights, in the order in which a batch meets them. (Positions and
-dropout have none.) Layer 0 stands for all layers of its stack. The model of Vaswani et al. (2017) differs in where its
-[norms](attention.md#8-what-are-residuals-and-pre-norm-for) are. `scripts/dev/architecture_page.py` writes this page.
+These parts of the model of `{CONFIG_FILE}` have weights, in the order in which a batch meets them. Layer 0 stands for
+all of its stack. The formulas of Vaswani et al. (2017) have no biases in attention, and place the
+[norms](attention.md#8-what-are-residuals-and-pre-norm-for) elsewhere. `scripts/dev/architecture_page.py` writes this.
 
 `B` sentences, `S` source tokens, `T` target tokens, `D` d_model, `F` d_ff, `V` vocabulary.
 """
