@@ -117,6 +117,7 @@ BAD_COMMANDS = [
     ("export RUN -o one/d", "cannot write the folder one/d: Not a directory; name another one"),
     ("serve RUN run --port 0", "run translates en to zh, as ... does; give one of them"),
     ("serve RUN --cors https://a.org/", "argument --cors: it must be a site without a path, as https://example.org"),
+    ("serve RUN --cors https://*.a.org", "argument --cors: it must be a site without a path, as https://example.org"),
     ("serve RUN --host 203.0.113.1 --port 0", "cannot listen on 203.0.113.1, port 0: "),
 ]
 

@@ -28,7 +28,7 @@ def add_serve_flags(parser: Parser) -> None:
 
 def parse_origin(text: str) -> str:
     """A site as browsers name it."""
-    if not re.fullmatch(r"\*|https?://[^/\s]+", text):
+    if not re.fullmatch(r"(?a)\*|https?://([\w.-]+|\[[\da-fA-F:]+\])(:\d+)?", text):
         raise ArgumentTypeError(f"it must be a site without a path, as https://example.org, or *, not {text}")
     return text.lower()
 

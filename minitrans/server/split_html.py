@@ -22,6 +22,8 @@ ENDED_TAGS |= {"li": "p li", "option": "option", "optgroup": "option optgroup"}
 
 def split_html(html: str) -> list[str]:
     """Cut HTML into pieces: markup and plain texts to translate, by turns; the first and the last are markup."""
+    if re.search(r"&#\d{4300}", html):
+        raise UserError("q is no HTML: the number of a character has thousands of digits")
     parser, end = _PieceStartParser(convert_charrefs=False), html.rfind(">") + 1
     try:
         # Where pieces begin is all that is asked, and a "&#" that is no number would end the parser's work. After

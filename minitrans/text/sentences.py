@@ -21,7 +21,7 @@ def split_sentences(line: str, language: str) -> list[str]:
         line: A text; a line break is a blank.
         language: Its code, such as `en`; for a language that the library does not know, it uses English rules.
     """
-    line, start, sentences = clean(line), 0, [""]
+    line, start, sentences = clean(line), 0, [[""]]  # the parts of each
     while start < len(line):
         window = line[start : start + LONG_LINE_LENGTH]  # finding the ends of quotations takes quadratic time
         segments = segment(base_language(language), window)
@@ -29,7 +29,7 @@ def split_sentences(line: str, language: str) -> list[str]:
             segments = segments[:-1] or [line[start:]]  # the last one may go on
         for sentence in _AFTER_WORD.sub(lambda end: end[0] + "\n" * bool(end[1]), "\n".join(segments)).split("\n"):
             start += len(sentence)
-            if any(map(str.isalpha, sentences[-1])):
-                sentences.append("")
-            sentences[-1] += sentence
-    return [sentence.strip() for sentence in sentences]
+            if any(map(str.isalpha, sentences[-1][-1])):
+                sentences.append([])
+            sentences[-1].append(sentence)
+    return ["".join(parts).strip() for parts in sentences]

@@ -372,15 +372,19 @@ def _tokenize_sentence(reader: Reader, bundle: Bundle, sentence: str) -> tuple[i
     return len(ids), (cut if ids else [], kept)
 
 
+_MINUS_SIGN = re.compile(r"""(?<![^\s("'])[-−–](?=[$€£¥]?\d)""")
+
+
 def has_changed_numbers(line: str, translation: str) -> bool:
-    """Whether a translation has digits, but lacks a number of its line.
+    """Whether a translation has digits, but lacks a number or the minus signs of its line.
 
     A translation that spells numbers out changes none, nor does one with other digits or other signs in them: 1374 for
     1,374.
     """
     separators = ",.", ",.'’\\s"
     given = {number for each in separators for number in _whole_numbers(translation, each)}
-    return bool(given) and not any(_whole_numbers(line, each) <= given for each in separators)
+    lost_minus = _MINUS_SIGN.search(line) and not re.search("(?i)[-−–负負]|零下|minus", translation)
+    return bool(given) and bool(lost_minus or not any(_whole_numbers(line, each) <= given for each in separators))
 
 
 def _whole_numbers(text: str, separators: str) -> set[int]:

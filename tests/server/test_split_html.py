@@ -54,3 +54,8 @@ def test_a_tag_without_end_takes_no_time(part: str) -> None:
     start = time.process_time()
     split_html(part * 10_000)  # the parser itself takes minutes
     assert time.process_time() - start < 10
+
+
+def test_the_number_of_a_character_may_not_be_of_any_length() -> None:
+    with pytest.raises(UserError, match=r"^q is no HTML: the number of a character has thousands of digits$"):
+        split_html(f"a &#{'1' * 5000};")

@@ -380,6 +380,10 @@ def test_a_line_of_a_megabyte_is_cut_in_no_time(translator: Translator, caplog: 
         ("12 or 120", "12120", True),
         ("３ or 1,250", "3或1 250", False),
         ("1'250 of 10 000", "1,250 of 10,000", False),
+        ("It's -5 degrees.", "5度。", True),
+        ("It's −5°C.", "零下5°C。", False),
+        ("a profit of -$5", "利润为-5美元", False),
+        ("pages 5-10", "5到10页", False),
     ],
 )
 def test_a_translation_changes_numbers(line: str, translation: str, changed: bool) -> None:
