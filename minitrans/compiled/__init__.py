@@ -2,7 +2,7 @@
 
 `compiled_batch_loss` and `compiled_stepper` give what computes batches and steps faster than the model, or refuse in
 words: the plan has to know the architecture, and the probe has to find no difference between the model's own numbers
-and these. Both look at the model's code once, when they are called; the loss looks at the model at each batch.
+and these. Both look at the model and its code once, when they are called; the loss at dropout at each batch.
 """
 
 import torch
@@ -24,21 +24,17 @@ def compiled_batch_loss(model: Transformer, device: torch.device, dtype: torch.d
     Raises:
         NotAdmittedError: It may not compute this model's.
     """
-
-    def plan_training(device: torch.device) -> Plan:
-        plan = _plan_model(model, device, dtype)
-        if plan.output.dtype != (computed := torch.promote_types(dtype, torch.float32)):
-            raise NotAdmittedError(f"products in {dtype} train parameters in {computed} alone", expected=True)
-        return plan
+    plan = _plan_model(model, device, dtype)
+    kind = model.output.weight.dtype, model.output.weight.device
+    if kind[0] != (computed := torch.promote_types(dtype, torch.float32)):
+        raise NotAdmittedError(f"products in {dtype} train parameters in {computed} alone", expected=True)
+    probe.check_training(plan, dtype)
 
     def batch_loss(src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float) -> Tensor:
-        try:
-            plan = plan_training(model.output.weight.device)
-        except NotAdmittedError as change:
-            raise RuntimeError(f"the model has changed since ({change}); train it with compiled off") from change
+        if (model.output.weight.dtype, model.output.weight.device) != kind:
+            raise RuntimeError(f"the model, which was {kind[0]} on {kind[1]}, has been converted or moved since")
         return training.batch_loss(plan, src_ids, tgt_in, tgt_out, smoothing, dtype)
 
-    probe.check_training(plan_training(device), dtype)
     return batch_loss
 
 

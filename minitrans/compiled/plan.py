@@ -37,15 +37,15 @@ class Sublayer(NamedTuple):
         parameters: As compiled code takes them: gamma (D,) and beta (D,) of the norm; w_in (3 H Dh, D) of queries, keys
             and values, or (F, D); b_in (3 H Dh,) or (F,); w_out (D, H Dh) or (D, F); b_out (D,).
         eps: What the norm adds to the variance.
-        inner_dropout: Probability of dropping an attention weight, or an element of the hidden layer; 0 in eval mode.
-        residual_dropout: Probability of dropping an element of what is added to x; 0 in eval mode.
+        inner_dropout: What drops attention weights, or elements of the hidden layer; None for a norm alone.
+        residual_dropout: What drops elements of what is added to x; likewise.
     """
 
     kind: SublayerKind
     parameters: tuple[Tensor, ...]
     eps: float
-    inner_dropout: float
-    residual_dropout: float
+    inner_dropout: HasDropout | None
+    residual_dropout: HasDropout | None
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Plan:
         output: (V, D) what turns the decoder's last hidden states into logits.
         tied: Whether these three are one matrix; else no two of them are.
         positions: (max_len, D).
-        dropout: Probability of dropping an element of an embedding; 0 in eval mode.
+        dropout: What drops elements of an embedding.
         encoder: The sub-layers of all layers, in order: self-attention, feed-forward, and so on; then the last norm.
         decoder: Likewise, in each layer self-attention, attention to the memory, feed-forward.
     """
@@ -70,7 +70,7 @@ class Plan:
     output: Tensor
     tied: bool
     positions: Tensor
-    dropout: float
+    dropout: Dropout
     encoder: Sequence[Sublayer]
     decoder: Sequence[Sublayer]
 
@@ -133,7 +133,7 @@ def read_plan(model: Transformer) -> Plan:
         output=tables[2],
         tied=n_tables == 1,
         positions=model.positions,
-        dropout=_dropout_probability(model.dropout),
+        dropout=model.dropout,
         encoder=list(_sublayers(model.encoder)),
         decoder=list(_sublayers(model.decoder)),
     )
@@ -186,16 +186,19 @@ def _sublayers(stack: Encoder | Decoder) -> Iterator[Sublayer]:
             attention = layer.cross_attn
             yield _sublayer("cross-attention", layer.cross_norm, attention.w_qkv, attention.w_o, attention, end)
         yield _sublayer("feed-forward", layer.ff_norm, ff.w_1, ff.w_2, ff.dropout, end)
-    yield Sublayer("norm", (stack.norm.weight, stack.norm.bias), stack.norm.eps, 0.0, 0.0)
+    yield Sublayer("norm", (stack.norm.weight, stack.norm.bias), stack.norm.eps, None, None)
 
 
 def _sublayer(
     kind: SublayerKind, norm: nn.LayerNorm, first: nn.Linear, last: nn.Linear, inside: HasDropout, end: HasDropout
 ) -> Sublayer:
     parameters = norm.weight, norm.bias, first.weight, first.bias, last.weight, last.bias
-    return Sublayer(kind, parameters, norm.eps, _dropout_probability(inside), _dropout_probability(end))
+    return Sublayer(kind, parameters, norm.eps, inside, end)
 
 
-def _dropout_probability(module: HasDropout) -> float:
+def dropout_probability(module: HasDropout | None) -> float:
+    """The probability with which a module drops an element, as it is now: 0 in eval mode."""
+    if module is None:
+        return 0.0
     p = module.dropout if isinstance(module, MultiHeadAttention) else module.p
     return p if module.training else 0.0

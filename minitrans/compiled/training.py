@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 
 from minitrans.compiled.library import SublayerParameters, call_function, check_token_ids, load_library
-from minitrans.compiled.plan import Plan, Sublayer
+from minitrans.compiled.plan import HasDropout, Plan, Sublayer, dropout_probability
 from minitrans.model.dropout import draw_seed, dropout_byte_threshold
 
 CPP_PATH = Path(__file__).with_name("training.cpp")
@@ -136,9 +136,9 @@ def _part_structs(sublayers: Sequence[Sublayer], self_attention: str) -> Iterato
         yield _Part(number, pointers, _draw_dropout(inside), _draw_dropout(end))
 
 
-def _draw_dropout(p: float) -> _Dropout:
-    """Dropout with a seed drawn as `dropout` draws it: none where nothing is dropped."""
-    dropped = dropout_byte_threshold(p)
+def _draw_dropout(module: HasDropout | None) -> _Dropout:
+    """Dropout as a module now does it, with a seed drawn as `dropout` draws it: none where nothing is dropped."""
+    dropped = dropout_byte_threshold(dropout_probability(module))
     return _Dropout(draw_seed() if dropped else 0, dropped)
 
 
@@ -149,6 +149,7 @@ class _HiddenStates(torch.autograd.Function):
     def forward(
         ctx: Any, plan: Plan, batch: tuple[Tensor, Tensor, Tensor], dtype: torch.dtype, *tensors: Tensor
     ) -> tuple[Tensor, Tensor]:
+        assert all(tensor.is_contiguous() for tensor in (plan.positions, *tensors))
         src_ids, tgt_in, lengths = batch
         sizes = *src_ids.shape, tgt_in.size(1), plan.config.pad_id
         hidden = plan.output.new_empty(int(lengths.sum()), plan.config.d_model, dtype=dtype)

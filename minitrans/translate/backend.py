@@ -1,8 +1,8 @@
 """Who computes: the plain model, or compiled code that has proved to give the same numbers.
 
 Compiled code is optional. If it is not there, does not know the model's architecture or gives other numbers, one line
-of the log says why, and the plain model computes. This is decided once, when one of these functions is called: a patch
-of its code afterwards is not noticed. Where the mode is "require", they raise a `UserError` instead.
+of the log says why, and the plain model computes. This is decided once, when one of these functions is called: a hook
+or a patch that the model gets afterwards is not noticed. Where the mode is "require", they raise a `UserError` instead.
 """
 
 import functools

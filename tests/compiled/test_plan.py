@@ -14,7 +14,7 @@ from torch.nn.modules import module as torch_module
 from torch.nn.utils import parametrize
 
 from minitrans.compiled.library import NotAdmittedError
-from minitrans.compiled.plan import Plan, read_plan
+from minitrans.compiled.plan import Plan, dropout_probability, read_plan
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.dropout import Dropout
 from minitrans.model.layers import DecoderLayer
@@ -54,7 +54,8 @@ def test_every_parameter_is_listed_once_and_in_its_place(tied: bool, n_layers: i
 def dropout_probabilities(plan: Plan) -> list[float]:
     """The probabilities of dropout, in order."""
     parts = (part for part in (*plan.encoder, *plan.decoder) if part.kind != "norm")
-    return [plan.dropout, *(p for part in parts for p in (part.inner_dropout, part.residual_dropout))]
+    modules = [plan.dropout, *(each for part in parts for each in (part.inner_dropout, part.residual_dropout))]
+    return [*map(dropout_probability, modules)]
 
 
 def test_each_sub_layer_has_its_kind_its_eps_and_its_dropout() -> None:
@@ -74,8 +75,9 @@ def test_each_sub_layer_has_its_kind_its_eps_and_its_dropout() -> None:
     assert (plan.encoder[-1].eps, plan.decoder[-1].eps) == (model.encoder.norm.eps, model.decoder.norm.eps)
     assert dropout_probabilities(plan) == wanted
     attention = cast(DecoderLayer, model.decoder.layers[1]).cross_attn.eval()
-    assert dropout_probabilities(read_plan(model)) == [p if p != attention.dropout else 0.0 for p in wanted]
-    assert dropout_probabilities(read_plan(model.eval())) == [0.0] * len(wanted)
+    assert dropout_probabilities(plan) == [p if p != attention.dropout else 0.0 for p in wanted]
+    model.eval()
+    assert dropout_probabilities(plan) == [0.0] * len(wanted)
 
 
 # -- What is refused, and in which words ----------------------------------------------------------------------------

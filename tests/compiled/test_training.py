@@ -210,7 +210,7 @@ def test_parameters_that_no_longer_lie_in_one_piece_are_refused(name: str) -> No
     model = random_model(4).train()
     loss, parameter = make_loss(model, "require"), model.get_parameter(name)
     parameter.data = torch.stack([parameter.data] * 2, -1)[..., 0]
-    with pytest.raises(RuntimeError, match=f"{name} does not lie in one piece in memory"):
+    with pytest.raises(AssertionError):
         loss(*SMALL_BATCH, 0.1)
 
 

@@ -105,7 +105,7 @@ def test_a_model_that_is_converted_afterwards_is_refused() -> None:
     model = random_model(1).train()
     of_batch = make_loss(model, "require")
     model.float()
-    with pytest.raises(RuntimeError, match=r"^the model has changed since \(products in torch\.float64 train par"):
+    with pytest.raises(RuntimeError, match=r"which was torch\.float64 on cpu, has been converted or moved since"):
         of_batch(*BATCH_IDS, 0.1)
 
 
@@ -117,9 +117,6 @@ def test_dropout_and_modes_that_change_during_training_reach_compiled_code() -> 
         change()
         plain = loss_and_gradients(make_loss(model, "off"), model, BATCH_IDS)
         assert worst_deviation(loss_and_gradients(of_batch, model, BATCH_IDS), plain) < 1e-11
-    model.output.register_forward_hook(lambda module, inputs, output: None)
-    with pytest.raises(RuntimeError, match=r"^the model has changed since \(output has a forward hook\); train"):
-        of_batch(*BATCH_IDS, 0.1)
 
 
 # -- Where there is none --------------------------------------------------------------------------------------------
