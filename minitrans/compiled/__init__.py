@@ -2,7 +2,7 @@
 
 `compiled_batch_loss` and `compiled_stepper` give what computes batches and steps faster than the model, or refuse in
 words: the plan has to know the architecture, and the probe has to find no difference between the model's own numbers
-and these. Both look at the model and its code once, when they are called; the loss at dropout at each batch.
+and these. Both look at the model and its code once, when they are called; the loss reads dropout at each batch.
 """
 
 import torch

@@ -58,7 +58,7 @@ def steps_are_full_pass(subject: ModelAndPairs) -> float:
     f"{MODEL_OUTPUTS}, one token at a time, for S > T, S < T, T = max_len (at most 1024), and each sentence unpadded",
 )
 def steps_match_at_all_lengths(subject: ModelAndPairs) -> float:
-    """Steps equal the full pass for sources longer or shorter than targets, the longest ones, one sentence and many."""
+    """Steps equal the full pass, be the source longer or shorter than the target, at full length, for one and many."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     longest = model.config.max_len
     source = src_ids[:, : max(1, longest - 2)]
