@@ -23,7 +23,7 @@ from hypothesis import settings
 from torch import Tensor, nn
 
 from minitrans import cli
-from minitrans.cachecheck.check import Report
+from minitrans.cachecheck.measurement import Report
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.translate import backend
 from minitrans.translate.translator import Translator

@@ -32,5 +32,5 @@ def run_as_processes(n: int, work: Callable[[], Any]) -> list[Any]:
 
     dist = mock.Mock(get_world_size=lambda: n, get_rank=lambda: own.rank, all_gather_object=gather, all_reduce=add_up)
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(n) as pool:
-        patch.setattr("minitrans.data.distributed.dist", dist)
+        patch.setattr("minitrans.data.process_group.dist", dist)
         return list(pool.map(do, range(n)))

@@ -8,7 +8,7 @@ from conftest import BOS, EOS, PAD, generator, random_model
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from minitrans.verify.subject import ModelAndPairs, model_and_id_pairs
+from minitrans.verify.model_and_pairs import ModelAndPairs, model_and_id_pairs
 
 
 @st.composite

@@ -22,12 +22,12 @@ from conftest import generator
 
 import minitrans.export
 from minitrans import cli
-from minitrans.cachecheck.check import Report
+from minitrans.cachecheck.measurement import Report
 from minitrans.cli.common import print_scores
 from minitrans.errors import UserError
 from minitrans.training.config import SECTIONS
 from minitrans.translate.bundle import Threshold, load_bundle, save_bundle
-from minitrans.translate.scoring import Scores
+from minitrans.translate.metrics import Scores
 from minitrans.translate.translator import Translation, Translator
 from minitrans.verify import run_checks
 from minitrans.verify.checks import CHECKS
@@ -257,7 +257,7 @@ def test_translating_imports_nothing_that_it_does_not_need(tiny_run: Path) -> No
     public = {name.split(".")[0] for name in imported if not name.startswith(("_", "swig"))}  # SentencePiece's SWIG
     libraries = public - sys.stdlib_module_names
     assert libraries <= {"minitrans", "sentencepiece", "safetensors"}  # and nothing that PyTorch loads lazily
-    for module in ("data", "training", "verify", "translate.scoring", "model.reference", "export"):
+    for module in ("data", "training", "verify", "translate.metrics", "model.reference", "export"):
         assert f"minitrans.{module}" not in imported
 
 

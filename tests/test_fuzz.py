@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans import cli
-from minitrans.cachecheck.check import Report
+from minitrans.cachecheck.measurement import Report
 from minitrans.data.corpus import load_corpus
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError

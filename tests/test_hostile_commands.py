@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitrans import cli
-from minitrans.cachecheck.check import Report
+from minitrans.cachecheck.measurement import Report
 from minitrans.training.config import SECTIONS
 from minitrans.verify import run_checks
 

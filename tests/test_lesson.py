@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from minitrans.verify.checks import CHECKS
+from minitrans.verify.model_and_pairs import fresh_model, model_and_random_pairs
 from minitrans.verify.sabotage import SABOTAGES
-from minitrans.verify.subject import fresh_model, model_and_random_pairs
 
 DOCS = Path(__file__).parents[1] / "docs"
 ENGLISH, CHINESE = ((DOCS / name).read_text(encoding="utf-8") for name in ("attention.md", "attention.zh.md"))

@@ -15,7 +15,7 @@ from command_helpers import run_cli, write_files
 
 import minitrans
 from minitrans import cli
-from minitrans.cachecheck.check import dtype_name, to_str
+from minitrans.cachecheck.measurement import dtype_name, to_str
 from minitrans.cli.arguments import Parser
 from minitrans.compiled.probe import LENGTH, TOLERANCES
 from minitrans.data.corpus import _TOKENIZER_PAIRS
@@ -24,8 +24,8 @@ from minitrans.model.transformer import TransformerConfig
 from minitrans.server.queue import MAX_BATCH_LINES
 from minitrans.training.config import SECTIONS, TRAINING_BYTES_PER_PARAMETER
 from minitrans.verify.checks import CHECKS
+from minitrans.verify.model_and_pairs import N_TEXT_PAIRS
 from minitrans.verify.sabotage import SABOTAGES
-from minitrans.verify.subject import N_TEXT_PAIRS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ put around any model (`faults`), to see that they are noticed. What a check and 
 by which the proof of our own model goes too. All of it imports only torch, except `hugging_face` and `pytest_plugin`.
 """
 
-from minitrans.cachecheck.check import NotOfferedError
+from minitrans.cachecheck.measurement import NotOfferedError
 from minitrans.cachecheck.protocol import CachedModel, Functions, LoadError
 from minitrans.cachecheck.runner import check_cache, run, self_test
 

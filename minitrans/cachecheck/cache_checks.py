@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cachecheck.check import (
+from minitrans.cachecheck.measurement import (
     Deviation,
     NotOfferedError,
     compare,
@@ -34,7 +34,7 @@ LONG_LENGTH = 24  # tokens of a long sentence, where no window calls for more
 MAX_LENGTH = 1024  # tokens of the longest, however many a model takes: their logits have to fit into memory
 MAX_LENGTH_WITH_PROMPT = 16  # tokens of a prompt and what is generated after it
 MAX_DRAFT = 8  # tokens of the longest draft, where there is no window
-MIN_EFFECT = 1e-7  # what another token has to move logits by at least, of the largest logit
+MIN_LOGIT_CHANGE = 1e-7  # what another token has to move logits by at least, of the largest logit
 
 
 claim, STEP_CHECKS = new_check_group("Steps and the full pass")
@@ -257,7 +257,7 @@ def future_gradient(case: ModelAndTokens[Any]) -> Deviation:
 
 @claim(
     "reach",
-    f"tokens, positions and sources where another one moves logits by less than {to_str(MIN_EFFECT)}",
+    f"tokens, positions and sources where another one moves logits by less than {to_str(MIN_LOGIT_CHANGE)}",
     tolerance=0.0,
     lower=(),
 )
@@ -267,11 +267,11 @@ def count_ineffective_tokens(case: ModelAndTokens[Any]) -> Deviation:
     for t in range(case.tokens.size(1) - 1):
         other = case.with_other_tokens(slice(t, t + 1)).full_pass()[0]
         moved = (other[:, t : t + 2] - whole[:, t : t + 2]).double().abs().amax((0, 2))
-        n_without += int((~(moved >= MIN_EFFECT)).sum())
+        n_without += int((~(moved >= MIN_LOGIT_CHANGE)).sum())
     if case.model.has_source:
         src_ids = torch.where(case.src_mask, case.other_tokens(case.src_ids), case.src_ids)
         moved = (replace(case, src_ids=src_ids).full_pass()[0] - whole).double().abs().amax((1, 2))
-        n_without += int((~(moved >= MIN_EFFECT)).sum())
+        n_without += int((~(moved >= MIN_LOGIT_CHANGE)).sum())
     return Deviation(n_without)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from minitrans.cachecheck import cache_checks
-from minitrans.cachecheck.check import compare, dtype_tolerance
+from minitrans.cachecheck.measurement import compare, dtype_tolerance
 from minitrans.cachecheck.protocol import ModelAndTokens
 
 MIN_TOKEN_EFFECT = 1e-6  # what a token that is attended to moves logits by at least, of the largest logit
@@ -35,7 +35,7 @@ def explain_failures(case: ModelAndTokens[Any], failed: Mapping[str, float]) -> 
         fits: dict[str, bool] = {}
         for id_ in pattern.explains:
             if failed.get(id_, torch.nan) <= pattern.max_deviation and id_ not in names:
-                way = VARIANTS.get(id_, "")
+                way = VARIANT_BY_CHECK_ID.get(id_, "")
                 if way not in fits:
                     fits[way] = False
                     with suppress(Exception):  # a pattern that cannot be tried does not fit
@@ -176,7 +176,7 @@ SOURCE_CHECK_IDS = ("source.padding", "source.padding-token")
 PADDING_CHECK_IDS = ("padding.right", "padding.left", "padding.left-mask-alone")
 LOGITS_CHECK_IDS = (*STEP_CHECK_IDS, *CAUSAL_CHECK_IDS, *SOURCE_CHECK_IDS, *PADDING_CHECK_IDS)
 # What they run the model with, where it offers that: see `CachedModel.variants`.
-VARIANTS = {"static": "static", "weights": "weights", "padding.left-mask-alone": "mask alone", "rollback": "rollback"}
+VARIANT_BY_CHECK_ID = {n: n for n in ("static", "weights", "rollback")} | {"padding.left-mask-alone": "mask alone"}
 # The first that fits is named, so that what explains more comes before what explains less.
 PATTERNS = [
     Pattern("random numbers are drawn, as by dropout outside of eval mode", (*LOGITS_CHECK_IDS, "random"),

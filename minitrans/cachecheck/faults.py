@@ -10,20 +10,20 @@ from torch import Tensor
 
 from minitrans.cachecheck.protocol import CachedModel
 
-ChangedMethods = dict[str, Callable[..., Any]]  # what a faulty model does in its own way, by the names of `CachedModel`
-MakeChangedMethods = Callable[[CachedModel[Any]], ChangedMethods]  # makes that of a right one
+MethodOverrides = dict[str, Callable[..., Any]]  # what a faulty model does its own way, by the names of `CachedModel`
+MakeMethodOverrides = Callable[[CachedModel[Any]], MethodOverrides]  # makes that of a right one
 
 
 class Faulty(CachedModel[Any]):
     """A model that does what another one does, but for what a change makes of it and of its variants."""
 
-    def __init__(self, inner: CachedModel[Any], change: MakeChangedMethods) -> None:
+    def __init__(self, inner: CachedModel[Any], change: MakeMethodOverrides) -> None:
         same = {name: getattr(inner, name) for name in ("ordinary", *vars(CachedModel)) if not name.startswith("_")}
         vars(self).update(same | change(inner))
         self.variants = {name: partial(lambda make: Faulty(make(), change), it) for name, it in inner.variants.items()}
 
 
-def mix_in_next_logits(model: CachedModel[Any]) -> ChangedMethods:
+def mix_in_next_logits(model: CachedModel[Any]) -> MethodOverrides:
     """Each token is given something of what the next one sees."""
 
     def leaking(numbers: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -45,7 +45,7 @@ class RememberingCache:
     tokens: Tensor | None = None
 
 
-def cache_cut(model: CachedModel[Any]) -> ChangedMethods:
+def cache_cut(model: CachedModel[Any]) -> MethodOverrides:
     """From the fifth token on, the cache holds no more than the last three."""
 
     def feed(tokens: Tensor, cache: RememberingCache, mask: Tensor | None = None) -> Sequence[Tensor]:
@@ -66,22 +66,22 @@ def cache_cut(model: CachedModel[Any]) -> ChangedMethods:
     }
 
 
-def rows_reversed(model: CachedModel[Any]) -> ChangedMethods:
+def rows_reversed(model: CachedModel[Any]) -> MethodOverrides:
     """The right rows are kept in the opposite order."""
     return {"select_rows": lambda cache, rows: model.select_rows(cache, rows.flip(0))}
 
 
-def copy_is_original(model: CachedModel[Any]) -> ChangedMethods:
+def copy_is_original(model: CachedModel[Any]) -> MethodOverrides:
     """A copy of a cache is the cache itself."""
     return {"copy_cache": lambda cache: cache}
 
 
-def draft_kept(model: CachedModel[Any]) -> ChangedMethods:
+def draft_kept(model: CachedModel[Any]) -> MethodOverrides:
     """Tokens that should be dropped stay in the cache."""
     return {"drop_last": lambda cache, n: cache}
 
 
-def padding_seen(model: CachedModel[Any]) -> ChangedMethods:
+def padding_seen(model: CachedModel[Any]) -> MethodOverrides:
     """All padding passes for real."""
 
     def unmask(mask: Tensor | None) -> Tensor | None:
@@ -95,7 +95,7 @@ def padding_seen(model: CachedModel[Any]) -> ChangedMethods:
     }
 
 
-def last_generated_wrong(model: CachedModel[Any]) -> ChangedMethods:
+def last_generated_wrong(model: CachedModel[Any]) -> MethodOverrides:
     """The last token that is generated from a cache, in whatever way, is another one."""
 
     def generate(memory: Any, prompts: Tensor, n: int, way: str, mask: Tensor | None = None) -> Tensor:
@@ -113,7 +113,7 @@ class ModelFault:
     """A fault that a model around the model has."""
 
     id: str
-    change: MakeChangedMethods  # its docstring says what is wrong
+    change: MakeMethodOverrides  # its docstring says what is wrong
     detected_by: tuple[str, ...]  # ids of the checks that are there to tell it
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from minitrans.cachecheck.check import NotOfferedError, error_line
+from minitrans.cachecheck.measurement import NotOfferedError, one_line_message
 from minitrans.cachecheck.protocol import N_BEAMS, CachedModel, LoadError, call_model
 from minitrans.cachecheck.runner import random_case
 
@@ -32,7 +32,7 @@ except ImportError as error:
     cause: Exception = error
     while isinstance(cause.__cause__, Exception):  # it hides which library is missing
         cause = cause.__cause__
-    raise LoadError(f"transformers cannot be imported: {error_line(cause)}") from error
+    raise LoadError(f"transformers cannot be imported: {one_line_message(cause)}") from error
 
 SMALL_VOCAB_SIZE = 53  # pieces of a small model
 SMALL_MAX_LEN = 96  # its positions
@@ -89,14 +89,14 @@ ARCHITECTURE_SETTINGS: dict[str, dict[str, object]] = {
     "prophetnet": {"pad_token_id": 0, "bos_token_id": 1},  # its steps take no other padding
     "xmod": {"default_language": "en_XX"},
 }
-ROPE_SETTINGS = {"rope_type": "default", "rope_theta": 10000.0}
+DEFAULT_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 UNGROUPED_HEAD_SETTINGS: dict[str, object] = {"num_key_value_heads": 4, "num_heads": 8}
 # What is given besides, one after the other, as long as no model can be made, or it makes no full pass.
 SETTING_ATTEMPTS: list[dict[str, Any]] = [
     {},
     {"given": UNGROUPED_HEAD_SETTINGS},
     {"given": {**UNGROUPED_HEAD_SETTINGS, "head_dim": 2 * SMALL_WINDOW}},
-    {"given": {"rope_parameters": {"full_attention": ROPE_SETTINGS, "sliding_attention": ROPE_SETTINGS}}},
+    {"given": {"rope_parameters": {"full_attention": DEFAULT_ROPE, "sliding_attention": DEFAULT_ROPE}}},
     {"given": UNGROUPED_HEAD_SETTINGS, "layers_per_kind": 2},
     {"given": UNGROUPED_HEAD_SETTINGS, "fill_none": True},
 ]
@@ -500,5 +500,5 @@ def load_or_build(name: str) -> HFModel:
         kind: type[HFModel] = EncoderDecoder if config.is_encoder_decoder else DecoderOnly
         return kind(kind.auto_class.from_pretrained(name, dtype=torch.float32, trust_remote_code=False))
     except Exception as error:
-        words = error_line(error).split(". ")[0]
+        words = one_line_message(error).split(". ")[0]
         raise LoadError(f"--model {name} cannot be loaded, from a folder or the hub: {words}") from error

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from minitrans.cachecheck.check import NotOfferedError, dtype_name, error_line
+from minitrans.cachecheck.measurement import NotOfferedError, dtype_name, one_line_message
 
 CacheT = TypeVar("CacheT")
 N_BEAMS = 3
@@ -265,4 +265,4 @@ def call_model(function: Callable[..., Any], *arguments: Any, refusal: type[Exce
     except NotOfferedError:
         raise
     except refusal as error:
-        raise NotOfferedError(f"{type(error).__name__}: {error_line(error)}") from error
+        raise NotOfferedError(f"{type(error).__name__}: {one_line_message(error)}") from error

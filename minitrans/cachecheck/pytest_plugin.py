@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from minitrans.cachecheck.cache_checks import CHECKS
-from minitrans.cachecheck.check import NotOfferedError
+from minitrans.cachecheck.measurement import NotOfferedError
 from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 from minitrans.cachecheck.runner import cases_by_dtype, failure_line, run_checks
 

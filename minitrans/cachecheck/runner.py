@@ -7,7 +7,9 @@ from typing import Any
 import torch
 
 from minitrans.cachecheck.cache_checks import CHECKS
-from minitrans.cachecheck.check import (
+from minitrans.cachecheck.failure_patterns import explain_failures
+from minitrans.cachecheck.faults import FAULTS, Faulty
+from minitrans.cachecheck.measurement import (
     LOWER_DTYPES,
     MIN_FAULT,
     Caught,
@@ -18,21 +20,19 @@ from minitrans.cachecheck.check import (
     dtype_name,
     to_str,
 )
-from minitrans.cachecheck.failure_patterns import explain_failures
-from minitrans.cachecheck.faults import FAULTS, Faulty
 from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 
 NEVER = -1000.0  # a logit of less is that of a token that is never put out: -inf, -1e9 or the like
 LOWEST = -2.0  # in units of the largest other one: logits below are not told apart
 MIN_TOKENS = 4  # of a sentence: a prompt of two (padding one of a single token), and two steps after it
-CASE_SIZES = 3, 9, 7  # rows, tokens of each, and tokens of the longest source
+RANDOM_CASE_SIZE = 3, 9, 7  # rows, tokens of each, and tokens of the longest source
 
 
 def random_case(model: CachedModel[Any]) -> ModelAndTokens[Any]:
     """Random sentences for a model, no longer than it takes; logits are measured in units of the largest."""
     generator = torch.Generator().manual_seed(1)
     ordinary = torch.tensor(list(model.ordinary))
-    batch, length, src_len = (min(n, model.max_len or n) for n in CASE_SIZES)
+    batch, length, src_len = (min(n, model.max_len or n) for n in RANDOM_CASE_SIZE)
 
     def ids(*shape: int) -> torch.Tensor:
         return ordinary[torch.randint(len(ordinary), shape, generator=generator)]

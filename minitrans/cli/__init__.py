@@ -98,7 +98,7 @@ def error_message(error: Exception) -> str | None:
     return None
 
 
-def print_to_user(text: str) -> None:
+def print_to_stderr(text: str) -> None:
     """Say how a command ended; whoever reads it may have gone, as `tee` after a Ctrl-C."""
     with contextlib.suppress(OSError):
         print(f"minitrans: {text}", file=sys.stderr)
@@ -127,9 +127,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UserError, MemoryError, OSError, RuntimeError) as error:
         if "--debug" in argv or (text := error_message(error)) is None:
             raise
-        print_to_user(f"error: {escape_controls(text)}")
+        print_to_stderr(f"error: {escape_controls(text)}")
         return 2
     except KeyboardInterrupt as error:
-        print_to_user(f"interrupted{f': {error}' if error.args else ''}")
+        print_to_stderr(f"interrupted{f': {error}' if error.args else ''}")
         discard_stdout()  # whoever reads it may have stopped reading
         return 130

@@ -9,7 +9,7 @@ from minitrans.errors import UserError
 from minitrans.text.lines import escape_controls, read_lines
 
 if TYPE_CHECKING:
-    from minitrans.translate.scoring import Scores
+    from minitrans.translate.metrics import Scores
     from minitrans.translate.translator import Translator
 
 
@@ -99,7 +99,7 @@ def load_translator(run: str, args: Namespace) -> "Translator":
     return translator
 
 
-def options(args: Namespace, first_line: int) -> dict[str, Any]:
+def decode_kwargs(args: Namespace, first_line: int) -> dict[str, Any]:
     """The arguments, from the flags, that every way of translating takes."""
     return {"batch_tokens": args.batch_tokens, "use_cache": not args.no_cache, "first_line": first_line}
 

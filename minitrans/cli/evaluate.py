@@ -6,7 +6,14 @@ from argparse import Namespace
 from pathlib import Path
 
 from minitrans.cli.arguments import Parser
-from minitrans.cli.common import add_decoding, add_test_set_flags, load_translator, options, print_scores, read_test_set
+from minitrans.cli.common import (
+    add_decoding,
+    add_test_set_flags,
+    decode_kwargs,
+    load_translator,
+    print_scores,
+    read_test_set,
+)
 from minitrans.errors import UserError
 from minitrans.text.lines import escape_controls
 
@@ -35,9 +42,9 @@ def evaluate_command(args: Namespace) -> int:
     outputs = []
     for translator in translators:
         began = time.perf_counter()
-        best = translator.translations(sources, args.beam, length_penalty=args.length_penalty, **options(args, 1))
+        best = translator.translations(sources, args.beam, length_penalty=args.length_penalty, **decode_kwargs(args, 1))
         outputs.append((best, time.perf_counter() - began))
-    from minitrans.translate.scoring import mean_and_std, references_by_line, score_systems, score_unsure
+    from minitrans.translate.metrics import mean_and_std, references_by_line, score_systems, score_unsure
 
     texts = [[translation.text for translation in translations] for translations, _ in outputs]
     scores = score_systems(texts, references, bundles[0].target, args.tokenize, others)

@@ -41,7 +41,7 @@ def export_command(args: Namespace) -> int:
     print(f"engine: {folder}", file=sys.stderr)
     scored = {}
     if pairs is not None:
-        from minitrans.translate.scoring import score_systems
+        from minitrans.translate.metrics import score_systems
 
         sources, references, others = pairs
         own = translator.translate(sources)

@@ -11,7 +11,7 @@ from minitrans.text.lines import escape_controls
 
 if TYPE_CHECKING:
     from minitrans.training.config import RunConfig
-    from minitrans.translate.scoring import Scores
+    from minitrans.translate.metrics import Scores
 
 
 def train_command(config: "RunConfig") -> int:

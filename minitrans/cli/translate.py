@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
 from minitrans.cli.arguments import Parser, bounded_number, positive_int
-from minitrans.cli.common import add_decoding, load_translator, options
+from minitrans.cli.common import add_decoding, decode_kwargs, load_translator
 from minitrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def lines_and_unsure(
     """
     from minitrans.translate.translator import Translation
 
-    given = options(args, first_line)
+    given = decode_kwargs(args, first_line)
     if args.sample:
         texts = translator.sample(lines, args.sample, args.seed, **given)
         unknown = map(translator.unknown_words, lines, texts)

@@ -15,9 +15,9 @@ from minitrans.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from minitrans.cachecheck.check import Report
     from minitrans.cachecheck.hugging_face import HFModel
-    from minitrans.verify.subject import ModelAndPairs
+    from minitrans.cachecheck.measurement import Report
+    from minitrans.verify.model_and_pairs import ModelAndPairs
 
 
 def add_verify_flags(parser: Parser) -> None:
@@ -77,7 +77,7 @@ def verify_command(args: Namespace) -> int:
             print_report(report, console)
     with contextlib.suppress(BrokenPipeError):
         if is_issue:
-            from minitrans.verify.issue import issue_markdown
+            from minitrans.verify.issue_report import issue_markdown
 
             write_file(path, issue_markdown(report, subject, args.model))
         elif args.report:
@@ -96,8 +96,8 @@ def check_minitrans_model(args: Namespace, progress: "Console") -> "tuple[Report
 
     from rich.progress import track
 
+    from minitrans.verify.model_and_pairs import fresh_model, load_run_and_pairs, model_and_random_pairs
     from minitrans.verify.run_checks import report_failures_under, run, sabotages_to_run, self_test
-    from minitrans.verify.subject import fresh_model, load_run_and_pairs, model_and_random_pairs
 
     if args.data and not args.run:
         raise UserError("--data is a run's corpus: give RUN too")

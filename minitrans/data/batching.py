@@ -13,7 +13,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from minitrans.data.distributed import n_processes, rank
+from minitrans.data.process_group import n_processes, rank
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

@@ -31,7 +31,7 @@ from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
 from minitrans.files import atomic_open, make_folder, write_file
 from minitrans.text import reading
-from minitrans.text.reading import Reader, clean, find_signs
+from minitrans.text.reading import Reader, clean, collect_symbols
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 logger = logging.getLogger("minitrans")
@@ -143,7 +143,7 @@ def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | No
             rng = np.random.default_rng(0)
             train = train.select(np.sort(rng.choice(len(train), _TOKENIZER_PAIRS, replace=False)))
         pairs = train["source"][:], train["target"][:]
-        reader = Reader(config.plain_sources, find_signs(chain(*pairs)) if config.placeholders else None)
+        reader = Reader(config.plain_sources, collect_symbols(chain(*pairs)) if config.placeholders else None)
         tokenizer = Tokenizer.train(chain(*reader.preprocess_pairs(*pairs)), config)
         write_file(path, tokenizer.proto)
     if tokenizer.vocab_size < config.vocab_size:

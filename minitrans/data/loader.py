@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitrans.data.batching import Batch, IdRows, batches_of_rank, collate_rows, plan_batches, row_lengths, swap_sides
-from minitrans.data.distributed import n_processes
 from minitrans.data.noise import Noise, draw_bits
+from minitrans.data.process_group import n_processes
 from minitrans.errors import UserError
 
 SpecialIds = tuple[int, int, int]  # PAD, BOS, EOS

@@ -11,10 +11,10 @@ import pyarrow as pa
 from datasets import Dataset
 
 from minitrans.data.batching import IdRows, id_rows, row_lengths
-from minitrans.data.distributed import all_gather, own_slice
 from minitrans.data.filters import duplicate_pairs, empty_sides, hash_pairs, length_faults, mark_kept, source_overlaps
 from minitrans.data.loader import Buffer, ResumableLoader
 from minitrans.data.noise import Noise
+from minitrans.data.process_group import all_gather, own_slice
 from minitrans.data.readers import CHUNK, iter_pair_tables, open_train
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError

@@ -138,10 +138,10 @@ def translate_fns(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[
     """An exported model in each arithmetic that is worth scoring: its name, and what translates lines with it."""
     for compute_type in ("float32", "int8"):
         engine = load_engine(folder, compute_type, torch.get_num_threads())
-        yield f"ctranslate2 {compute_type}", partial(engine_translate, engine, bundle)
+        yield f"ctranslate2 {compute_type}", partial(translate_exported, engine, bundle)
 
 
-def engine_greedy(
+def greedy_exported(
     engine: Any, vocabulary: Sequence[str], max_len: int, sources: Sequence[Sequence[int]]
 ) -> list[list[int]]:
     """What `greedy_decode` does, done by the engine: the target tokens of each source, without BOS and EOS.
@@ -163,11 +163,11 @@ def engine_greedy(
     return [[ids[piece] for piece in row] for row in hypotheses]
 
 
-def engine_translate(engine: Any, bundle: Bundle, lines: Sequence[str]) -> list[str]:
+def translate_exported(engine: Any, bundle: Bundle, lines: Sequence[str]) -> list[str]:
     """What `Translator.translate` does, done by the engine; lines that are too long are cut without a warning."""
     tokenizer, max_len = bundle.tokenizer, bundle.model.config.max_len
     reader = tokenizer.make_reader(bundle.source_words)
     read = [reader.preprocess_line(line) for line in lines]
     sources = [ids[: max_len - 1] for ids in tokenizer.encode_batch(text for line in read for text, _ in line)]
-    outputs = map(tokenizer.decode, engine_greedy(engine, tokenizer.pieces, max_len, sources))
+    outputs = map(tokenizer.decode, greedy_exported(engine, tokenizer.pieces, max_len, sources))
     return [reader.postprocess_line(outputs, line) for line in read]

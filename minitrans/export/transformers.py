@@ -29,7 +29,7 @@ from minitrans.text.lines import escape_controls
 from minitrans.text.reading import PLACEHOLDERS, PLAIN_MARKS_TABLE, clean, with_keyboard_marks
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.translate.bundle import Bundle, save_reader_code_and_settings
-from minitrans.translate.scoring import Scores
+from minitrans.translate.metrics import Scores
 
 transformers.utils.logging.disable_progress_bar()  # there is one for each file, however short
 
@@ -110,7 +110,7 @@ def export(bundle: Bundle, folder: Path) -> None:
 
 def translate_fns(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[[Sequence[str]], list[str]]]]:
     """An exported model's name among those that are scored, and what translates lines with it."""
-    yield "transformers float32", partial(engine_translate, load_engine(folder), bundle)
+    yield "transformers float32", partial(translate_exported, load_engine(folder), bundle)
 
 
 def save_model(folder: Path, model: Transformer) -> None:
@@ -254,10 +254,10 @@ def find_mismatches(engine: Engine, bundle: Bundle) -> Iterator[str]:
     if not all(torch.equal(part.embed_positions.weight, model.positions) for part in parts):
         yield "its positions are others"
     src_ids = random_rows(model, (24, 1, 9, 15))
-    if engine_decode(engine, bundle, src_ids) != [hypothesis.ids for hypothesis in greedy_decode(stepper, src_ids)]:
+    if decode_exported(engine, bundle, src_ids) != [best.ids for best in greedy_decode(stepper, src_ids)]:
         yield "greedy decoding finds other tokens"
     src_ids = random_rows(model, (9, 9))
-    if engine_decode(engine, bundle, src_ids, 5) != [best.ids for best, *_ in beam_search(stepper, src_ids, 5)]:
+    if decode_exported(engine, bundle, src_ids, 5) != [best.ids for best, *_ in beam_search(stepper, src_ids, 5)]:
         yield "5 beams find other tokens"
 
 
@@ -283,7 +283,7 @@ def random_rows(model: Transformer, lengths: Sequence[int]) -> Tensor:
     return rows
 
 
-def engine_decode(engine: Engine, bundle: Bundle, src_ids: Tensor, beam: int = 1) -> list[list[int]]:
+def decode_exported(engine: Engine, bundle: Bundle, src_ids: Tensor, beam: int = 1) -> list[list[int]]:
     """What `greedy_decode` and `beam_search` do, done by the engine: each row's best tokens, without BOS and EOS.
 
     `src_ids` is int64 (B, S), padded on the right; with several beams, of one length: there is one limit for all rows.
@@ -297,7 +297,7 @@ def engine_decode(engine: Engine, bundle: Bundle, src_ids: Tensor, beam: int = 1
     return [[id_ for id_ in row if id_ not in (c.eos_id, c.pad_id)] for row in rows]
 
 
-def engine_translate(engine: Engine, bundle: Bundle, lines: Sequence[str]) -> list[str]:
+def translate_exported(engine: Engine, bundle: Bundle, lines: Sequence[str]) -> list[str]:
     """What `Translator.translate` does, done by the engine; lines that are too long are cut without a warning."""
     reader = bundle.tokenizer.make_reader(bundle.source_words)
     read = [reader.preprocess_line(line) for line in lines]
@@ -305,7 +305,7 @@ def engine_translate(engine: Engine, bundle: Bundle, lines: Sequence[str]) -> li
     for i in range(0, len(texts), BATCH_LINES):
         part = texts[i : i + BATCH_LINES]
         src_ids = engine.tokenizer(part, padding=True, truncation=True, return_tensors="pt").input_ids
-        outputs += [_decode(engine, ids) for ids in engine_decode(engine, bundle, src_ids)]
+        outputs += [_decode(engine, ids) for ids in decode_exported(engine, bundle, src_ids)]
     written = iter(text if source else "" for text, source in zip(outputs, texts, strict=True))
     return [reader.postprocess_line(written, line) for line in read]
 

@@ -446,7 +446,7 @@ def _split_surroundings(line: str) -> tuple[str, str, str]:
     return before + line + after, "", ""
 
 
-def find_signs(texts: Iterable[str]) -> str:
+def collect_symbols(texts: Iterable[str]) -> str:
     """The characters of some texts that are no letters, digits, blanks or placeholders."""
     return "".join(sorted(sign for sign in {*chain.from_iterable(texts)} if re.match(r"[^\w\s\ue000-\uf8ff]", sign)))
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import sentencepiece
 
 from minitrans.errors import UserError
-from minitrans.text.reading import PLACEHOLDERS, Reader, clean, find_signs
+from minitrans.text.reading import PLACEHOLDERS, Reader, clean, collect_symbols
 
 _PLAIN_SOURCES_SYMBOL = "<plain>"  # no text has this piece: it tells how sources are read
 _SPACE = "\u2581"  # SentencePiece's mark for a space
@@ -130,7 +130,7 @@ class Tokenizer:
             return None
         is_ = self._processor
         ids = (i for i in range(self.vocab_size) if not (is_.is_byte(i) or is_.is_control(i) or is_.is_unknown(i)))
-        return find_signs(self.pieces[i] for i in ids).replace(_SPACE, "")
+        return collect_symbols(self.pieces[i] for i in ids).replace(_SPACE, "")
 
     @classmethod
     def train(cls, sentences: Iterable[str], config: TokenizerConfig) -> "Tokenizer":

@@ -20,14 +20,14 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from minitrans.data.batching import Batch
 from minitrans.data.datamodule import TranslationDataModule
-from minitrans.data.distributed import all_gather, own_slice
+from minitrans.data.process_group import all_gather, own_slice
 from minitrans.errors import UserError
 from minitrans.text.lines import escape_controls
 from minitrans.training.checkpoints import step_checkpoints_newest_first
 from minitrans.training.module import TranslationModule
 from minitrans.translate.backend import CompiledMode
 from minitrans.translate.bundle import Bundle
-from minitrans.translate.scoring import score
+from minitrans.translate.metrics import score
 from minitrans.translate.translator import Translator
 
 logger = logging.getLogger("minitrans")

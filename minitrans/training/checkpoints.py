@@ -19,7 +19,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from lightning.pytorch.plugins import TorchCheckpointIO
 
-from minitrans.data.distributed import sum_over_processes
+from minitrans.data.process_group import sum_over_processes
 from minitrans.errors import UserError
 from minitrans.files import write_file
 from minitrans.training.config import TrainingConfig

@@ -38,7 +38,7 @@ from minitrans.training.precision import precision_and_reason
 from minitrans.training.run import is_first_process, train
 from minitrans.training.run_folder import claim_run, is_trained, with_resume_or_overwrite
 from minitrans.translate.bundle import METADATA
-from minitrans.translate.scoring import Scores
+from minitrans.translate.metrics import Scores
 from minitrans.translate.translator import Translator
 
 SEEDS = 1, 2, 3  # of the teachers in each direction, and of the students, whatever the model's seed is
@@ -138,14 +138,14 @@ def rerank_translations(students: Sequence[Translator], backward: Translator, so
     given = [source for source, row in zip(sources, candidates, strict=True) for _ in row]
     targets = [target for row in candidates for target in row]
     likes = np.array([np.mean(log_ps) + VOTE_WEIGHT * len(log_ps) for row in candidates for log_ps in row.values()])
-    likes += BACKWARD_WEIGHT * pair_log_probs(backward, targets, given)
+    likes += BACKWARD_WEIGHT * target_log_probs(backward, targets, given)
     likes += LENGTH_WEIGHT * np.array([len(ids) for ids in students[0].bundle.tokenizer.encode_batch(targets)])
     ends = np.cumsum([len(row) for row in candidates])
     return [[*row][np.argmax(own)] for row, own in zip(candidates, np.split(likes, ends[:-1]), strict=True)]
 
 
 @torch.inference_mode()
-def pair_log_probs(translator: Translator, sources: Sequence[str], targets: Sequence[str]) -> npt.NDArray[np.float64]:
+def target_log_probs(translator: Translator, sources: Sequence[str], targets: Sequence[str]) -> npt.NDArray[np.float64]:
     """The log-probability of each target, EOS included, as the translation of its source; what is too long is cut."""
     model, tokenizer = translator.bundle.model, translator.bundle.tokenizer
     longest = model.config.max_len - 1

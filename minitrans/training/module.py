@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from minitrans.data.batching import Batch
-from minitrans.data.distributed import all_gather, n_processes, rank, sum_over_processes
+from minitrans.data.process_group import all_gather, n_processes, rank, sum_over_processes
 from minitrans.errors import UserError
 from minitrans.model.loss import BatchLossFn
 from minitrans.model.transformer import Transformer

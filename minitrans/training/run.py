@@ -24,7 +24,7 @@ from torch.distributed import DistError
 
 from minitrans.data.corpus import load_corpus, train_tokenizer
 from minitrans.data.datamodule import TranslationDataModule
-from minitrans.data.distributed import all_gather
+from minitrans.data.process_group import all_gather
 from minitrans.errors import UserError, truncate
 from minitrans.files import write_file
 from minitrans.model.transformer import Transformer
@@ -34,8 +34,8 @@ from minitrans.text.lines import escape_controls
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training import callbacks, checkpoints
 from minitrans.training.config import SETTINGS_FROM_TOKENIZER, RunConfig, check_model_memory
-from minitrans.training.curve import plot_training_curve
 from minitrans.training.module import TranslationModule
+from minitrans.training.plot_curve import plot_training_curve
 from minitrans.training.precision import TRAINER_PRECISIONS, precision_and_reason
 from minitrans.training.run_folder import BEST, CARD, CHECKPOINTS, CURVE, METRICS, TENSORBOARD, begin_run, claim_run
 from minitrans.translate.backend import make_batch_loss
@@ -48,7 +48,7 @@ from minitrans.translate.bundle import (
     load_word_ranks,
     save_bundle,
 )
-from minitrans.translate.scoring import Scores, choose_threshold, references_by_line, score
+from minitrans.translate.metrics import Scores, choose_threshold, references_by_line, score
 from minitrans.translate.translator import Translator
 
 templates.filters |= {"escape_controls": escape_controls, "quote": shlex.quote}

@@ -28,7 +28,7 @@ _MAX_SMALL_FILE_BYTES = 1 << 26  # bytes; a SentencePiece model of 250,000 piece
 
 @dataclass(frozen=True)
 class Threshold:
-    """Below which score a translation is probably wrong, and what wrong means; see `scoring.choose_threshold`.
+    """Below which score a translation is probably wrong, and what wrong means; see `metrics.choose_threshold`.
 
     Attributes:
         score: In nats a token: a mean log-probability.

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from minitrans.cachecheck.check import LOWER_DTYPES, Report, dtype_name, dtype_tolerance, to_str
+from minitrans.cachecheck.measurement import LOWER_DTYPES, Report, dtype_name, dtype_tolerance, to_str
 
 LEGEND = (
     "Each number is the largest deviation that was found. In float64 it may be as large as the number beside it, in "

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from minitrans.cachecheck.check import LOWER_DTYPES, Caught, Check, Report, Result
+from minitrans.cachecheck.measurement import LOWER_DTYPES, Caught, Check, Report, Result
 from minitrans.cachecheck.runner import MIN_TOKENS
 from minitrans.errors import UserError, nearest_name_error
 from minitrans.model.transformer import Transformer
 from minitrans.translate.backend import CompiledMode, can_verify_compiled
 from minitrans.verify.checks import CHECKS
+from minitrans.verify.model_and_pairs import ModelAndPairs, fresh_model, model_and_random_pairs
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
-from minitrans.verify.subject import ModelAndPairs, fresh_model, model_and_random_pairs
 
 
 def run(

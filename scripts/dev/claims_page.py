@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from minitrans.cachecheck.check import FLOAT64_TOLERANCE, dtype_name, to_str
+from minitrans.cachecheck.measurement import FLOAT64_TOLERANCE, dtype_name, to_str
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
 

@@ -10,7 +10,7 @@ import torch
 from jinja2 import FileSystemLoader
 
 import minitrans
-from minitrans.cachecheck.check import to_str
+from minitrans.cachecheck.measurement import to_str
 from minitrans.data.batching import collate
 from minitrans.errors import UserError
 from minitrans.explain.tracing import TracedTranslation

@@ -29,7 +29,7 @@ import yaml
 from torch import Tensor, nn
 
 from minitrans.cachecheck import CachedModel, NotOfferedError, run
-from minitrans.cachecheck.check import dtype_tolerance, to_str
+from minitrans.cachecheck.measurement import dtype_tolerance, to_str
 
 BUGS_FILE = Path(__file__).with_name("hf_bugs.yaml")
 ROOT = Path(__file__).resolve().parents[2]

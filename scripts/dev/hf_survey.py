@@ -22,8 +22,8 @@ import transformers
 import yaml
 
 from minitrans.cachecheck import LoadError, NotOfferedError, run, self_test
-from minitrans.cachecheck.check import Caught, Result, dtype_tolerance, to_str
 from minitrans.cachecheck.hugging_face import adapter_by_name, small_model
+from minitrans.cachecheck.measurement import Caught, Result, dtype_tolerance, to_str
 
 NOTES_FILE = Path(__file__).with_name("survey_notes.yaml")
 PAGE_FILE = Path(__file__).resolve().parents[2] / "docs" / "survey.md"

@@ -54,8 +54,8 @@ OTHER_MODULES = [
     *qualify_modules("export", "ctranslate2 transformers"),
     *qualify_modules("compiled", "plan probe training stepper library"),
     *qualify_modules("training", "module checkpoints callbacks"),
-    *qualify_modules("data", "batching filters loader distributed"),
-    *qualify_modules("cachecheck", "check protocol cache_checks failure_patterns faults runner"),
+    *qualify_modules("data", "batching filters loader process_group"),
+    *qualify_modules("cachecheck", "measurement protocol cache_checks failure_patterns faults runner"),
     *qualify_modules("server", "queue app"),
 ]
 SAMPLE_SIZE_PER_MODULE = 40  # mutants of each module around the model

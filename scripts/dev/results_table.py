@@ -22,7 +22,7 @@ from minitrans.errors import UserError
 from minitrans.files import write_file
 from minitrans.training import distillation
 from minitrans.training.config import RunConfig, parse_config
-from minitrans.translate.scoring import Scores, mean_and_std, score
+from minitrans.translate.metrics import Scores, mean_and_std, score
 from minitrans.translate.translator import Translator
 
 CONFIGS_DIR = Path(__file__).parents[2] / "configs"

@@ -17,11 +17,11 @@ from toy_model import MAX_LEN, LogitsOff, Toy, ToyCache, V, is_last_row
 
 from minitrans.cachecheck import cache_checks, run, runner, self_test
 from minitrans.cachecheck.cache_checks import CHECKS, LONG_LENGTH, continue_prompts, extend_tokens, step_deviation
-from minitrans.cachecheck.check import FLOAT64_TOLERANCE, MIN_FAULT, Measurement, Result, dtype_tolerance, to_str
 from minitrans.cachecheck.faults import FAULTS, Faulty, padding_seen
+from minitrans.cachecheck.measurement import FLOAT64_TOLERANCE, MIN_FAULT, Measurement, Result, dtype_tolerance, to_str
 from minitrans.cachecheck.runner import failure_line, random_case
 from minitrans.verify import CachedModel, Functions, NotOfferedError, check_cache
-from minitrans.verify.subject import fresh_model
+from minitrans.verify.model_and_pairs import fresh_model
 from minitrans.verify.transformer_adapter import TransformerAdapter
 
 CHECKS_BY_ID = {check.id: check for check in CHECKS}

@@ -16,13 +16,20 @@ from toy_model import Toy
 
 from minitrans.cachecheck import run, self_test
 from minitrans.cachecheck.cache_checks import step_deviation
-from minitrans.cachecheck.check import FLOAT64_TOLERANCE, MIN_FAULT, NotOfferedError, Report, Result, dtype_tolerance
 from minitrans.cachecheck.faults import FAULTS
+from minitrans.cachecheck.measurement import (
+    FLOAT64_TOLERANCE,
+    MIN_FAULT,
+    NotOfferedError,
+    Report,
+    Result,
+    dtype_tolerance,
+)
 from minitrans.cachecheck.runner import random_case
 
 pytest.importorskip("transformers")
 hugging_face = importlib.import_module("minitrans.cachecheck.hugging_face")
-issue = importlib.import_module("minitrans.verify.issue")
+issue = importlib.import_module("minitrans.verify.issue_report")
 
 # Their positions begin where the padding does, unless position_ids say otherwise; rotary angles are float32.
 MASK_ALONE_CHECKS = {"padding.left-mask-alone"}

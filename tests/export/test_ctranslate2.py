@@ -15,7 +15,7 @@ pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 
 from minitrans.errors import UserError
 from minitrans.export import ctranslate2 as export_ctranslate2
-from minitrans.export.ctranslate2 import engine_greedy, engine_translate, export, load_engine, save_engine
+from minitrans.export.ctranslate2 import export, greedy_exported, load_engine, save_engine, translate_exported
 from minitrans.model.decoding import CachedStepper, greedy_decode
 from minitrans.model.transformer import Transformer
 from minitrans.translate.translator import Translator
@@ -66,7 +66,7 @@ def test_the_engine_takes_our_tokens_where_a_model_is_special(
     sources = [[BOS if i == EOS else i for i in row[:n]] for row, n in zip(ids, lengths, strict=True)]
     own = [greedy_decode(CachedStepper(model), torch.tensor([[*source, EOS]]))[0].ids for source in sources]
     engine = export_and_load(model, tmp_path)
-    assert engine_greedy(engine, DUMMY_VOCABULARY, model.config.max_len, sources) == own
+    assert greedy_exported(engine, DUMMY_VOCABULARY, model.config.max_len, sources) == own
     assert export_ctranslate2._log_prob_difference(engine, model, DUMMY_VOCABULARY) < 1e-4
     assert expected is None or own == expected
 
@@ -102,11 +102,11 @@ def test_the_folder_holds_all_that_the_engine_needs_and_nothing_is_left_beside_i
 
 def test_it_translates_as_we_do(folder: Path, translator: Translator) -> None:
     expected = translator.translate(LINES)
-    assert engine_translate(load_engine(folder, threads=2), translator.bundle, LINES) == expected
+    assert translate_exported(load_engine(folder, threads=2), translator.bundle, LINES) == expected
     assert len(set(expected)) > 5
-    eight_bits = engine_translate(load_engine(folder, "int8"), translator.bundle, ["I love you.", ""])
+    eight_bits = translate_exported(load_engine(folder, "int8"), translator.bundle, ["I love you.", ""])
     assert [bool(line) for line in eight_bits] == [True, False]
-    assert engine_translate(load_engine(folder), translator.bundle, []) == []
+    assert translate_exported(load_engine(folder), translator.bundle, []) == []
 
 
 def test_its_readme_translates_as_we_do(folder: Path, translator: Translator) -> None:
@@ -158,9 +158,9 @@ def test_the_command_scores_both_arithmetics_beside_ours_and_says_where_they_are
     """And counts the translations that differ, of which one of them is made to have many."""
 
     def spoilt(engine: Any, bundle: Any, lines: list[str]) -> list[str]:
-        return ["x" if engine.compute_type.startswith("int8") else t for t in engine_translate(engine, bundle, lines)]
+        return ["x" if engine.compute_type.startswith("int8") else t for t in translate_exported(engine, bundle, lines)]
 
-    monkeypatch.setattr("minitrans.export.ctranslate2.engine_translate", spoilt)
+    monkeypatch.setattr("minitrans.export.ctranslate2.translate_exported", spoilt)
     scored = "--source", corpus / "test.en", "--reference", corpus / "test.zh"
     code, out, err = run_cli("export", tiny_run, "-o", tmp_path / "out", *scored)
     assert (code, err.splitlines()[0]) == (0, f"engine: {tmp_path / 'out'}")

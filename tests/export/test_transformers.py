@@ -15,12 +15,12 @@ pytest.importorskip("transformers", reason="the extra `hf` is not installed")
 
 from minitrans.errors import UserError
 from minitrans.export import transformers as export_transformers
-from minitrans.export.transformers import engine_translate, export, fast_tokenizer, load_engine, write_card
+from minitrans.export.transformers import export, fast_tokenizer, load_engine, translate_exported, write_card
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.reading import clean, with_keyboard_marks
 from minitrans.text.tokenizer import ModelType, Tokenizer, TokenizerConfig
 from minitrans.translate.bundle import Bundle
-from minitrans.translate.scoring import score
+from minitrans.translate.metrics import score
 from minitrans.translate.translator import Translator
 
 SENTENCES = [
@@ -78,7 +78,7 @@ def test_it_translates_as_we_do(bundle: Bundle, tmp_path: Path, monkeypatch: pyt
     assert ours.dropout == theirs.dropout == theirs.activation_dropout
     assert ours.attention_dropout == theirs.attention_dropout
     expected = Translator(bundle).translate(LINES)
-    assert engine_translate(engine, bundle, LINES) == expected
+    assert translate_exported(engine, bundle, LINES) == expected
     assert len(set(expected)) > 5
     data = front_matter(tmp_path / "deep" / "engine")
     assert data["language"] == [bundle.source, bundle.target]  # of which YAML takes "no" for False
@@ -93,7 +93,7 @@ def test_five_beams_find_what_ours_do(translator: Translator, tmp_path: Path) ->
     texts = [text for line in lines for text, _ in tokenizer.reader.preprocess_line(line)]
     longest = translator.bundle.model.config.max_len - 1
     rows = [torch.tensor([[*tokenizer.encode(text)[:longest], tokenizer.eos_id]]) for text in texts]
-    ids = [export_transformers.engine_decode(engine, translator.bundle, row, 5)[0] for row in rows]
+    ids = [export_transformers.decode_exported(engine, translator.bundle, row, 5)[0] for row in rows]
     expected = [translation.text for translation in translator.translations(lines, 5)]
     assert [*map(tokenizer.decode, ids)] == expected
     assert expected != translator.translate(lines)
@@ -221,7 +221,7 @@ def test_pad_and_bos_are_never_written(tmp_path: Path) -> None:
     bundle = untrained_bundle(tokenizer_of("bpe"), "en", "zh", tie_embeddings=False)
     force_constant_token_ranking(bundle.model, bundle.tokenizer.pad_id, bundle.tokenizer.bos_id, 300)
     export(bundle, tmp_path / "engine")
-    ids = export_transformers.engine_decode(
+    ids = export_transformers.decode_exported(
         load_engine(tmp_path / "engine"), bundle, torch.tensor([[7, bundle.tokenizer.eos_id]])
     )
     assert ids == [[300] * 14]

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from minitrans.cachecheck.check import LOWER_DTYPES, Check
+from minitrans.cachecheck.measurement import LOWER_DTYPES, Check
 from minitrans.verify.checks import CHECKS
-from minitrans.verify.subject import ModelAndPairs, fresh_model, model_and_random_pairs
+from minitrans.verify.model_and_pairs import ModelAndPairs, fresh_model, model_and_random_pairs
 
 
 @pytest.fixture(scope="module")

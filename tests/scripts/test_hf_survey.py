@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 import hf_survey
 from hf_survey import NOTES_FILE, PAGE_FILE, Entry, Finding, join_names, main, printed_by, read_entries_and_notes
 
-from minitrans.cachecheck.check import Caught, Measurement, Result
+from minitrans.cachecheck.measurement import Caught, Measurement, Result
 
 Capture = pytest.CaptureFixture[str]
 # As the project promises; and five of each kind are measured in the tests of anyone's model.

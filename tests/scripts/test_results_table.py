@@ -12,7 +12,7 @@ from command_helpers import run_cli, tiny_flags
 
 from minitrans.text.lines import read_lines
 from minitrans.training import distillation
-from minitrans.translate.scoring import score
+from minitrans.translate.metrics import score
 from minitrans.translate.translator import Translator
 
 Capture = pytest.CaptureFixture[str]

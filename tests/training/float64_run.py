@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from minitrans import cli
-from minitrans.data.distributed import rank
+from minitrans.data.process_group import rank
 from minitrans.errors import UserError
 from minitrans.training import precision, run
 from minitrans.training.module import TranslationModule

@@ -140,7 +140,7 @@ def test_the_log_probability_of_a_translation_is_its_score(tiny_run: Path, monke
     sources = ["I love you.", "Machine learning is fun.", "We saw the dog.", "She reads a book."]
     ranked = zip(sources, translator.n_best(sources, 4, length_penalty=0), strict=True)
     pairs = [(source, translation) for source, translations in ranked for translation in translations]
-    scores = distillation.pair_log_probs(translator, [source for source, _ in pairs], [t.text for _, t in pairs])
+    scores = distillation.target_log_probs(translator, [source for source, _ in pairs], [t.text for _, t in pairs])
     near = np.isclose(scores, [t.score for _, t in pairs], rtol=1e-4)
     assert near.mean() > 0.7  # pieces that spell the same are others now and then
 
@@ -163,7 +163,7 @@ def test_students_agree_on_what_they_and_the_teacher_like(tiny_run: Path, monkey
     ]
     backward = {"x": -5.0, "y": -9.0, "z": -9.0, "": 0.0}
     monkeypatch.setattr(
-        distillation, "pair_log_probs", lambda _, targets, sources: np.array([backward[t] for t in targets])
+        distillation, "target_log_probs", lambda _, targets, sources: np.array([backward[t] for t in targets])
     )
 
     def agreed(vote: float, backward: float, length: float) -> str:

@@ -10,7 +10,7 @@ from loss_cases import make_loss
 from torch import Tensor
 
 from minitrans.data.batching import Batch
-from minitrans.data.distributed import sum_over_processes
+from minitrans.data.process_group import sum_over_processes
 from minitrans.errors import UserError
 from minitrans.model.loss import label_smoothed_cross_entropy
 from minitrans.model.transformer import Transformer

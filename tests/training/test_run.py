@@ -30,7 +30,7 @@ from minitrans.training.callbacks import TrainingConsole, ValidationScorer
 from minitrans.training.module import TranslationModule
 from minitrans.training.run_folder import begin_run
 from minitrans.translate.bundle import load_bundle
-from minitrans.translate.scoring import choose_threshold, score
+from minitrans.translate.metrics import choose_threshold, score
 from minitrans.translate.translator import Translator
 
 Capture = pytest.CaptureFixture[str]

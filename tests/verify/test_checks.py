@@ -14,7 +14,7 @@ from subject_strategies import subjects
 from torch import Tensor
 
 from minitrans import verify
-from minitrans.cachecheck.check import LOWER_DTYPES, Report
+from minitrans.cachecheck.measurement import LOWER_DTYPES, Report
 from minitrans.errors import UserError
 from minitrans.model.attention import scaled_dot_product_attention
 from minitrans.model.decoding import CachedStepper, Hypothesis, Stepper, beam_search
@@ -24,8 +24,8 @@ from minitrans.verify import checks
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.checks.decoding import overfit_running_example
 from minitrans.verify.checks.heads import attention_modules
+from minitrans.verify.model_and_pairs import ModelAndPairs, fresh_model, model_and_id_pairs, model_and_random_pairs
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
-from minitrans.verify.subject import ModelAndPairs, fresh_model, model_and_id_pairs, model_and_random_pairs
 from minitrans.verify.transformer_adapter import TransformerAdapter
 
 CHECK_BY_ID = {check.id: check for check in CHECKS}

@@ -11,9 +11,9 @@ from subject_strategies import subjects
 
 pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 
-from minitrans.export.ctranslate2 import engine_greedy
+from minitrans.export.ctranslate2 import greedy_exported
 from minitrans.verify.checks import CHECKS, exported
-from minitrans.verify.subject import ModelAndPairs, fresh_model, model_and_id_pairs, model_and_random_pairs
+from minitrans.verify.model_and_pairs import ModelAndPairs, fresh_model, model_and_id_pairs, model_and_random_pairs
 
 SCORE_CHECK, GREEDY_CHECK = (
     next(check for check in CHECKS if check.id == f"export.{name}") for name in ("score", "greedy")
@@ -50,11 +50,11 @@ def test_of_what_ctranslate2_may_write_only_equally_likely_tokens_are_right(
         model.output.weight[10] = model.output.weight[9]
 
     def changed(*arguments: object) -> list[list[int]]:
-        output_ids = engine_greedy(*arguments)  # type: ignore[arg-type]
+        output_ids = greedy_exported(*arguments)  # type: ignore[arg-type]
         outputs.extend(output_ids)
         return [change(ids) for ids in output_ids]
 
-    monkeypatch.setattr(exported, "engine_greedy", changed)
+    monkeypatch.setattr(exported, "greedy_exported", changed)
     measured = GREEDY_CHECK.measure(model_and_random_pairs(model))
     assert any(9 in ids for ids in outputs)
     assert measured == 0.0 if is_right else measured > 1e-3

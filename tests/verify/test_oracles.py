@@ -10,12 +10,12 @@ import torch
 from conftest import random_model, random_tensor
 from torch import Tensor
 
-from minitrans.cachecheck.check import FLOAT64_TOLERANCE, deviation, worst
+from minitrans.cachecheck.measurement import FLOAT64_TOLERANCE, deviation, worst
 from minitrans.model import reference
 from minitrans.model.transformer import Transformer
 from minitrans.verify import oracles
+from minitrans.verify.model_and_pairs import ModelAndPairs, model_and_id_pairs
 from minitrans.verify.oracles import numpy_weights, torch_memory_and_logits
-from minitrans.verify.subject import ModelAndPairs, model_and_id_pairs
 
 MIN_WEIGHT_EFFECT = 1e-6  # a changed weight moves the numbers by far more than rounding does
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from test_pictures import cell_indices, elements_of_class, parse_svg
 
-from minitrans.cachecheck.check import Caught, Measurement, Report, Result
+from minitrans.cachecheck.measurement import Caught, Measurement, Report, Result
 from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.verify.model_and_pairs import fresh_model, model_and_random_pairs
 from minitrans.verify.page import figures, page_html
 from minitrans.verify.page.figures import MAX_SHOWN_TOKENS, choose_longest_fitting_pair
-from minitrans.verify.subject import fresh_model, model_and_random_pairs
 
 VOID_ELEMENTS = {"meta", "br", "hr", "img", "link", "input"}
 

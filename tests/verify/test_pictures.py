@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from matplotlib import rc_context
 
-from minitrans.cachecheck.check import LOWER_DTYPES, dtype_tolerance, to_str
+from minitrans.cachecheck.measurement import LOWER_DTYPES, dtype_tolerance, to_str
 from minitrans.pages.chart_svg import chart_as_svg
 from minitrans.pages.grids import CELL_PIXELS, detection_matrix, head_heat_maps
 from minitrans.pages.render import render_template

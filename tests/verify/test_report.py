@@ -12,7 +12,7 @@ from conftest import CAN_COMPILE
 from rich.console import Console
 
 from minitrans.cachecheck import cache_checks
-from minitrans.cachecheck.check import Caught, Check, Measurement, Report, Result
+from minitrans.cachecheck.measurement import Caught, Check, Measurement, Report, Result
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.report import as_json, print_report
 

@@ -16,13 +16,13 @@ from conftest import CAN_COMPILE
 
 from minitrans import verify
 from minitrans.cachecheck import cache_checks
-from minitrans.cachecheck.check import Check, Result, dtype_name
+from minitrans.cachecheck.measurement import Check, Result, dtype_name
 from minitrans.errors import UserError
 from minitrans.pages import grids
 from minitrans.verify import run_checks
 from minitrans.verify.checks import CHECK_MODULES, CHECKS
+from minitrans.verify.model_and_pairs import fresh_model, model_and_random_pairs
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
-from minitrans.verify.subject import fresh_model, model_and_random_pairs
 
 LOGGER, TOKEN_IDS = logging.getLogger("minitrans"), torch.tensor([[5, 6, 7]])
 IS_AVAILABLE_BY_PREFIX = {"compiled.": CAN_COMPILE, "export.": find_spec("ctranslate2") is not None}

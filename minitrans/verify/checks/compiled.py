@@ -7,7 +7,7 @@ from unittest import mock
 import torch
 from torch.nn import functional as F
 
-from minitrans.cachecheck.check import deviation, new_check_group, worst
+from minitrans.cachecheck.measurement import deviation, new_check_group, worst
 from minitrans.cachecheck.protocol import N_BEAMS
 from minitrans.compiled import probe
 from minitrans.compiled import training as compiled
@@ -20,7 +20,7 @@ from minitrans.model.dropout import Dropout
 from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer
 from minitrans.verify.checks.training import loss_deviation
-from minitrans.verify.subject import ModelAndPairs
+from minitrans.verify.model_and_pairs import ModelAndPairs
 
 claim, CHECKS = new_check_group("Compiled code")
 

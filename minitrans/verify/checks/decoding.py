@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from minitrans.cachecheck import cache_checks
-from minitrans.cachecheck.check import MeasureFn, deviation, new_check_group, worst
+from minitrans.cachecheck.measurement import MeasureFn, deviation, new_check_group, worst
 from minitrans.cachecheck.protocol import N_BEAMS
 from minitrans.data.batching import collate, id_rows, to_padded_tensor
 from minitrans.model.decoding import (
@@ -23,7 +23,7 @@ from minitrans.model.decoding import (
 )
 from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.verify.subject import MAX_TOKENS_A_SIDE, RUNNING_EXAMPLE_PAIRS, ModelAndPairs
+from minitrans.verify.model_and_pairs import MAX_TOKENS_A_SIDE, RUNNING_EXAMPLE_PAIRS, ModelAndPairs
 from minitrans.verify.transformer_adapter import adapt_model_and_tokens
 
 GROUP_TITLE = "Decoding step by step"

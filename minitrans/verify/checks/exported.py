@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from minitrans.cachecheck.check import deviation, dtype_tolerance, new_check_group, worst
-from minitrans.export.ctranslate2 import engine_greedy, load_engine, save_engine
+from minitrans.cachecheck.measurement import deviation, dtype_tolerance, new_check_group, worst
+from minitrans.export.ctranslate2 import greedy_exported, load_engine, save_engine
 from minitrans.model.decoding import length_limit, suppress_pad_bos, token_log_probs
-from minitrans.verify.subject import ModelAndPairs
+from minitrans.verify.model_and_pairs import ModelAndPairs
 
 claim, CHECKS = new_check_group("Another engine")
 
@@ -65,7 +65,7 @@ def ctranslate2_decodes_the_same(subject: ModelAndPairs) -> float:
         sources = [[i for i in row if i != config.pad_id][:-1] for row in batch.tolist()]
         non_empty = [row for row, source in enumerate(sources) if source]  # an empty line is never decoded
         sources = [sources[row] for row in non_empty]
-        outputs = engine_greedy(engine, pieces, config.max_len, sources)
+        outputs = greedy_exported(engine, pieces, config.max_len, sources)
         limits = [length_limit(len(source) + 1, config.max_len) for source in sources]
         for src_ids, ids, limit in zip(batch[non_empty], outputs, limits, strict=True):
             if len(ids) > limit:

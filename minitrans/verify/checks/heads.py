@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cachecheck.check import MIN_FAULT, deviation, new_check_group, worst
+from minitrans.cachecheck.measurement import MIN_FAULT, deviation, new_check_group, worst
 from minitrans.model import reference
 from minitrans.model.attention import (
     MultiHeadAttention,
@@ -18,8 +18,8 @@ from minitrans.model.attention import (
 )
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.model.transformer import Transformer
+from minitrans.verify.model_and_pairs import ModelAndPairs
 from minitrans.verify.oracles import numpy_weights, torch_multi_head
-from minitrans.verify.subject import ModelAndPairs
 
 claim, CHECKS = new_check_group("Many heads")
 

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from minitrans.cachecheck.cache_checks import causal_prefix_deviation, other_rows_deviation, source_padding_deviation
-from minitrans.cachecheck.check import MIN_FAULT, deviation, new_check_group, worst
+from minitrans.cachecheck.measurement import MIN_FAULT, deviation, new_check_group, worst
 from minitrans.model.attention import attention_weights, scaled_dot_product_attention
 from minitrans.model.masks import causal_mask
 from minitrans.pages.grids import head_heat_maps
 from minitrans.translate.translator import traced_full_pass
 from minitrans.verify.checks.heads import attention_modules
-from minitrans.verify.subject import MAX_TOKENS_A_SIDE, ModelAndPairs
+from minitrans.verify.model_and_pairs import MAX_TOKENS_A_SIDE, ModelAndPairs
 
 claim, CHECKS = new_check_group("Masks")
 

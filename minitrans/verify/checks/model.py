@@ -7,15 +7,15 @@ from typing import cast
 import torch
 from torch import nn
 
-from minitrans.cachecheck.check import deviation, new_check_group, worst
+from minitrans.cachecheck.measurement import deviation, new_check_group, worst
 from minitrans.model import reference
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.loss import batch_loss
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.translate.bundle import count_parameters
 from minitrans.verify.checks.heads import model_or_random_stand_in
+from minitrans.verify.model_and_pairs import ModelAndPairs
 from minitrans.verify.oracles import numpy_weights, torch_layer, torch_memory_and_logits
-from minitrans.verify.subject import ModelAndPairs
 
 claim, CHECKS = new_check_group("The whole model")
 

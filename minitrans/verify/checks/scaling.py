@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from minitrans.cachecheck.check import MIN_FAULT, deviation, new_check_group, worst
+from minitrans.cachecheck.measurement import MIN_FAULT, deviation, new_check_group, worst
 from minitrans.model.attention import attention_scores, attention_weights, masked_softmax
-from minitrans.verify.subject import ModelAndPairs
+from minitrans.verify.model_and_pairs import ModelAndPairs
 
 claim, CHECKS = new_check_group("Scaled")
 

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minitrans.cachecheck.check import deviation, new_check_group, worst
+from minitrans.cachecheck.measurement import deviation, new_check_group, worst
 from minitrans.model.attention import masked_softmax, scaled_dot_product_attention
-from minitrans.verify.subject import ModelAndPairs
+from minitrans.verify.model_and_pairs import ModelAndPairs
 
 claim, CHECKS = new_check_group("A soft look-up")
 

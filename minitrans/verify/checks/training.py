@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minitrans.cachecheck.check import deviation, new_check_group, worst
+from minitrans.cachecheck.measurement import deviation, new_check_group, worst
 from minitrans.data.batching import id_rows
 from minitrans.data.loader import EpochLoader
 from minitrans.model.decoding import token_log_probs
 from minitrans.model.loss import CHUNK_ROWS, batch_loss, label_smoothed_cross_entropy, linear_cross_entropy
-from minitrans.verify.subject import ModelAndPairs
+from minitrans.verify.model_and_pairs import ModelAndPairs
 
 claim, CHECKS = new_check_group("Training")
 

@@ -2,11 +2,11 @@
 
 from itertools import groupby
 
-from minitrans.cachecheck.check import LOWER_DTYPES, Report, dtype_name, to_str
+from minitrans.cachecheck.measurement import LOWER_DTYPES, Report, dtype_name, to_str
 from minitrans.pages.grids import detection_matrix
 from minitrans.pages.render import render_template, templates
+from minitrans.verify.model_and_pairs import ModelAndPairs
 from minitrans.verify.page import figures
-from minitrans.verify.subject import ModelAndPairs
 
 templates.filters["number"] = to_str
 

@@ -9,13 +9,13 @@ import torch
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from minitrans.cachecheck.check import LOWER_DTYPES, compare, dtype_name, dtype_tolerance, to_str
+from minitrans.cachecheck.measurement import LOWER_DTYPES, compare, dtype_name, dtype_tolerance, to_str
 from minitrans.cachecheck.protocol import ModelAndTokens
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.pages.chart_svg import chart_as_svg
 from minitrans.pages.grids import head_heat_maps, mask_picture
 from minitrans.translate.translator import traced_full_pass
-from minitrans.verify.subject import ModelAndPairs
+from minitrans.verify.model_and_pairs import ModelAndPairs
 
 PLOTTED_MIN, PLOTTED_ZERO = 1e-17, 1e-19  # what smaller numbers are drawn at, and where an exact 0 stands
 MARKERS = "os^D"  # lines can be told apart without colour

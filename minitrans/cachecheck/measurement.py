@@ -37,7 +37,7 @@ def dtype_tolerance(dtype: torch.dtype) -> float:
     return FLOAT64_TOLERANCE if dtype == torch.float64 else TOLERANCES_IN_EPS[dtype] * torch.finfo(dtype).eps
 
 
-def error_line(error: Exception) -> str:
+def one_line_message(error: Exception) -> str:
     """An error's own words, at most 200 characters of them."""
     return " ".join(str(error).split())[:200]
 
@@ -181,7 +181,7 @@ class Check:
             if may_lack and isinstance(error, NotOfferedError):
                 raise
             logger.info("%s raised", self.id, exc_info=True)
-            return unmeasured(f"{type(error).__name__}: {error_line(error)}")
+            return unmeasured(f"{type(error).__name__}: {one_line_message(error)}")
 
 
 def new_check_group(title: str) -> tuple[Callable[..., Callable[[MeasureT], MeasureT]], list[Check]]:

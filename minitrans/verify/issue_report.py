@@ -13,8 +13,8 @@ import transformers
 from torch import Tensor
 
 from minitrans.cachecheck.cache_checks import LONG_LENGTH, MAX_DRAFT, MAX_LENGTH, chunk_deviation, extend_tokens
-from minitrans.cachecheck.check import MIN_FAULT, NotOfferedError, Report, dtype_tolerance, to_str
 from minitrans.cachecheck.hugging_face import HFModel, adapter_by_name
+from minitrans.cachecheck.measurement import MIN_FAULT, NotOfferedError, Report, dtype_tolerance, to_str
 from minitrans.cachecheck.protocol import ModelAndTokens
 from minitrans.cachecheck.runner import cases_by_dtype
 

@@ -8,8 +8,8 @@ from command_helpers import TEST_CORPUS_DIR, write_corpus
 
 from minitrans.model.decoding import CachedStepper, greedy_decode, length_limit
 from minitrans.translate.bundle import Bundle, load_bundle
-from minitrans.verify import subject as verify_subject
-from minitrans.verify.subject import (
+from minitrans.verify import model_and_pairs as verify_subject
+from minitrans.verify.model_and_pairs import (
     DECODE_BATCH_SIZE,
     N_TEXT_PAIRS,
     RUNNING_EXAMPLE_PAIRS,

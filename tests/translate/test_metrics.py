@@ -6,7 +6,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from minitrans.translate.bundle import Threshold
-from minitrans.translate.scoring import (
+from minitrans.translate.metrics import (
     MIN_CORRECT_CHRF,
     UnsureScores,
     choose_threshold,

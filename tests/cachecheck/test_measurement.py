@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from minitrans.cachecheck.check import (
+from minitrans.cachecheck.measurement import (
     FLOAT64_TOLERANCE,
     LOWER_DTYPES,
     Caught,

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 from train_helpers import read_metrics
 
-from minitrans.training.curve import plot_training_curve
+from minitrans.training.plot_curve import plot_training_curve
 
 METRICS_HEADER = "epoch,lr-AdamW,step,train_loss,val_bleu,val_chrf,val_exact_match,val_loss\n"
 METRICS_ROWS = "0,0.001,4,8.0,,,,\n0,,9,,10.0,20.0,0.0,4.0\n0,0.004,14,2.0,,,,\n1,,19,,40.0,50.0,5.0,1.0\n"
