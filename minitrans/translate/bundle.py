@@ -106,7 +106,7 @@ def save_reader_code_and_settings(folder: Path, bundle: Bundle) -> None:
         "signs": tokenizer.signs,
         "known": None if words is None else [*words],
     }
-    write_file(folder / reading.READER_SETTINGS_FILE, json.dumps(settings, ensure_ascii=False, indent=0) + "\n")
+    write_file(folder / reading.READER_SETTINGS_FILE, json.dumps(settings, indent=0) + "\n")
 
 
 def load_bundle(folder: Path) -> Bundle:
@@ -174,7 +174,7 @@ def _load_metadata(path: Path) -> tuple[TransformerConfig, str, str, int | None,
     """Sizes, languages, how many words are listed, the threshold, hashes."""
     _check_file_size(path)
     try:
-        sizes = json.loads(path.read_text(encoding="utf-8"))
+        sizes = json.loads(path.read_bytes())
         digests = {name: sizes["sha256"][name] for name in (WEIGHTS, TOKENIZER)}
         config = TransformerConfig(**sizes["model"])
         threshold = Threshold(**sizes["threshold"]) if "threshold" in sizes else None

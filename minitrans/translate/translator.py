@@ -290,7 +290,7 @@ class Translator:
 
         def search(stepper: Stepper[Any], src_ids: Tensor) -> list[list[Hypothesis]]:
             if beam == 1:
-                return [[hypothesis] for hypothesis in greedy_decode(stepper, src_ids, length_penalty)]
+                return [[hypothesis] for hypothesis in greedy_decode(stepper, src_ids)]
             return beam_search(stepper, src_ids, beam, length_penalty)
 
         return self._decode_batches(lines, batch_tokens // beam, use_cache, search, [Hypothesis([], 0.0, 0.0, 1)])

@@ -1,10 +1,13 @@
 import io
 import math
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +24,7 @@ from minitrans.model.decoding import Hypothesis, length_limit
 from minitrans.model.transformer import Transformer
 from minitrans.text.reading import PLACEHOLDERS, KeptParts, Reader
 from minitrans.translate.bundle import Threshold
-from minitrans.translate.translator import Translation, Translator, has_changed_numbers
+from minitrans.translate.translator import MIN_ROWS_PER_THREAD_BATCH, Translation, Translator, has_changed_numbers
 from minitrans.verify.oracles import numpy_weights
 
 SENTENCES = ["I love you.", "", "The cat is in the kitchen.", "   ", "Machine learning is fun", "I love you."]
@@ -181,6 +184,9 @@ def test_a_batch_of_beams_holds_no_more_tokens(translator: Translator, monkeypat
     translator.n_best(SENTENCES * 20, beam=5, batch_tokens=200)
     assert len(shapes) > 1
     assert all(rows * width * 5 <= 200 for rows, width in shapes)
+    first, shapes[:] = Counter(shapes), []
+    translator.translations(SENTENCES * 20, beam=5, batch_tokens=200)
+    assert Counter(shapes) == first
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -244,6 +250,29 @@ def test_several_threads_get_what_one_gets(translator: Translator) -> None:
     torch.set_num_threads(3)
     together = translator.translate(lines), translator.n_best(lines, 2), translator.sample(lines, 3, seed=1)
     assert together == alone
+
+
+def test_threads_share_a_few_batches_and_one_alone_takes_what_fits(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several batches it takes the longest first."""
+
+    def batches_of(threads: int, lengths: list[int], batch_tokens: int = 4096) -> list[tuple[int, ...]]:
+        shapes = []
+
+        def decode(_: object, src_ids: Tensor) -> list[int]:
+            shapes.append(tuple(src_ids.shape))
+            assert threads > 1 or threading.current_thread() is threading.main_thread()  # where Ctrl-C stops it
+            return [0] * len(src_ids)
+
+        monkeypatch.setattr(translator, "_stepper", SimpleNamespace(max_concurrent_batches=threads))
+        translator._decode_batches([[([5] * n, KeptParts({}))] for n in lengths], batch_tokens, True, decode, 0)
+        return shapes
+
+    assert batches_of(1, [10] * 240) == [(240, 10)]
+    assert 2 * 3 <= len(batches_of(3, [10] * 240)) <= 6 * 3
+    assert min(batches_of(3, [10] * 24))[0] >= MIN_ROWS_PER_THREAD_BATCH
+    assert batches_of(1, [3, 1, 2], 3) == [(1, 3), (1, 2), (1, 1)]
 
 
 @pytest.mark.parametrize("beam", [1, 3])
