@@ -18,7 +18,8 @@ def run_as_processes(n: int, work: Callable[[], Any]) -> list[Any]:
     def gather(values: list[Any], value: Any) -> None:
         gathered[own.rank] = value
         meet.wait()
-        values[:] = gathered
+        for i, each in enumerate(gathered):  # into a list that has room for all
+            values[i] = each
         meet.wait()
 
     def add_up(tensor: Tensor) -> None:

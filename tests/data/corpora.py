@@ -1,4 +1,4 @@
-"""Small corpora in every format that is read, what is in batches of them, and how much memory reading takes."""
+"""Small corpora in every format that is read, what is in batches of them, and programs that read them."""
 
 import csv
 import gzip
@@ -6,9 +6,7 @@ import io
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from minitrans.data.settings import DataConfig
 from minitrans.text.tokenizer import Tokenizer
 
 Pairs = list[tuple[str, str]]
-PROC_STATUS = Path("/proc/self/status")
 
 
 def data_config(path: object, **values: Any) -> DataConfig:
@@ -76,28 +73,12 @@ def batch_source_ids(batches: Iterable[Batch]) -> list[list[list[int]]]:
     return [batch.src_ids.tolist() for batch in batches]
 
 
-# -- Memory: of a program of its own, and without what is mapped from files ------------------------------------------
-
-needs_proc_status = pytest.mark.skipif(
-    not PROC_STATUS.exists(), reason="only Linux tells how much memory is not a file's"
-)
+# -- Programs of their own: for how much memory reading takes --------------------------------------------------------
 
 
 def long_pairs(n: int, n_words: int) -> Pairs:
     lines = [" ".join(f"{i * k % 997} words" for k in range(1, n_words + 1)) for i in range(n + 2)]
     return list(zip(lines, lines[2:], strict=False))
-
-
-def peak_private_kb_during(work: Callable[..., object], *arguments: object) -> int:
-    """The most kilobytes that this process has while it works."""
-    most = 0
-    with ThreadPoolExecutor() as pool:
-        working = pool.submit(work, *arguments)
-        while not working.done():
-            most = max(most, int(PROC_STATUS.read_text().split("RssAnon:")[1].split()[0]))
-            time.sleep(0.002)
-    working.result()  # raises what went wrong
-    return most
 
 
 def printed_int(program: str, *arguments: object) -> int:

@@ -12,8 +12,9 @@ import datasets
 import pyarrow as pa
 import pytest
 from command_helpers import parquet_bytes, write_files
-from corpora import Pairs, data_config, long_pairs, needs_proc_status, printed_int, stand_in_for_the_hub, write_pairs
+from corpora import Pairs, data_config, long_pairs, printed_int, stand_in_for_the_hub, write_pairs
 from datasets import Dataset, DatasetDict
+from memory_helpers import needs_proc_status
 
 from minitrans.data import corpus as corpus_module
 from minitrans.data import readers
@@ -255,13 +256,13 @@ def test_parts_of_local_splits(tmp_path: Path, name: str) -> None:
 
 def test_what_stands_in_two_splits_is_counted_or_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     train = [("a", "1"), ("b ", "2"), ("c", "3"), ("a", "1"), ("d", "4"), ("d", "5"), ("", "6"), ("", "6"), ("e", "7")]
-    splits = {"train": train, "valid": [("b", "2"), ("x", "y")], "test": [("c", "0"), ("x", "z"), ("", "")]}
+    splits = {"train": train, "valid": [("b", "2"), ("x", "y"), ("b", "2")], "test": [("c", "0"), ("x", "z"), ("", "")]}
     splits["another"] = [("q", "1")]  # of which nothing is said
     folder = write_pairs(tmp_path / "corpus", "tsv", splits)
     corpus = load_corpus(data_config(folder))
     assert pairs_of_split(corpus, "train") == [pair for pair in train if pair[0]]
     counted = [
-        "1 of 2 validation pairs: their source stands in test too (0 with the same target)",
+        "1 of 3 validation pairs: their source stands in test too (0 with the same target)",
         "1 of 9 training pairs: their source stands in valid too (1 with the same target)",
         "1 of 9 training pairs: their source stands in test too (0 with the same target)",
         "1 of 9 training pairs: the same as an earlier pair",
@@ -453,7 +454,8 @@ def test_many_pairs_are_tokenized_by_several_processes(
 
 MEMORY_PROGRAM = """
 import sys
-from corpora import data_config, peak_private_kb_during
+from corpora import data_config
+from memory_helpers import peak_private_kb_during
 from minitrans.data.corpus import load_corpus, tokenize_corpus, train_tokenizer
 from minitrans.text.tokenizer import TokenizerConfig
 

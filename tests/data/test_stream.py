@@ -14,11 +14,12 @@ from pathlib import Path
 import corpora
 import datasets
 import pytest
-from corpora import Pairs, batch_source_ids, decode_pairs, long_pairs, needs_proc_status, printed_int, write_pairs
+from corpora import Pairs, batch_source_ids, decode_pairs, long_pairs, printed_int, write_pairs
 from datasets import Dataset
 from fake_processes import run_as_processes
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_helpers import needs_proc_status
 from upath import UPath
 
 from minitrans.data import corpus as corpus_module
@@ -244,7 +245,8 @@ def test_a_stream_that_breaks_off(tmp_path: Path, tokenizer: Tokenizer, monkeypa
 MEMORY_PROGRAM = """
 import sys
 from itertools import pairwise
-from corpora import data_config, peak_private_kb_during
+from corpora import data_config
+from memory_helpers import peak_private_kb_during
 from minitrans.data.stream import StreamLoader, add_word_counts
 from minitrans.text.reading import split_lowercase_words
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig

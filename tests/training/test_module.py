@@ -1,5 +1,6 @@
 """The loss of a training step is that of the plain formula, whatever the arithmetic, and no logits are made for it."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,9 +69,14 @@ def test_of_several_processes_the_mean_is_over_the_tokens_of_all(monkeypatch: py
     assert torch.autograd.grad(scaled_loss, list(module.parameters()))
 
 
-def test_the_numbers_of_several_processes_are_added_up_in_float64() -> None:
+def test_the_numbers_of_several_processes_are_added_up_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     many = 2.0**25 + 1  # which float32 does not hold
     assert run_as_processes(3, lambda: sum_over_processes([many, 0.5], torch.device("cpu"))) == [[3 * many, 1.5]] * 3
+    with pytest.raises(NotImplementedError, match="meta tensor"):  # added up where they are told to be, which has none
+        run_as_processes(3, lambda: sum_over_processes([many], torch.device("meta")))
+    # A PyTorch that is built without such processes has no other function.
+    monkeypatch.setattr("minitrans.data.distributed.dist", SimpleNamespace(is_available=lambda: False))
+    assert sum_over_processes([many], torch.device("cpu")) == [many]
 
 
 def test_each_process_draws_other_random_numbers_and_goes_on_with_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
