@@ -273,11 +273,11 @@ def _logit_difference(engine: Engine, model: Transformer) -> float:
 
 
 def random_rows(model: Transformer, lengths: Sequence[int]) -> Tensor:
-    """int64 (B, longest): ordinary tokens, always the same ones, then EOS, then padding."""
+    """int64 (B, longest): any tokens but PAD, always the same ones, then EOS, then padding."""
     c, generator = model.config, torch.Generator().manual_seed(0)
     lengths = [min(length, c.max_len) for length in lengths]
-    ordinary = torch.tensor([i for i in range(c.vocab_size) if i not in (c.pad_id, c.bos_id, c.eos_id)])
-    rows = ordinary[torch.randint(len(ordinary), (len(lengths), max(lengths)), generator=generator)]
+    ids = torch.tensor([i for i in range(c.vocab_size) if i != c.pad_id])
+    rows = ids[torch.randint(len(ids), (len(lengths), max(lengths)), generator=generator)]
     for row, length in zip(rows, lengths, strict=True):
         row[length - 1], row[length:] = c.eos_id, c.pad_id
     return rows
@@ -290,9 +290,13 @@ def decode_exported(engine: Engine, bundle: Bundle, src_ids: Tensor, beam: int =
     """
     c = bundle.model.config
     limits = length_limits(src_ids, c)
-    search = {"num_beams": beam, "early_stopping": True} if beam > 1 else {}
-    mask = src_ids != c.pad_id
-    outputs = engine.model.generate(input_ids=src_ids, attention_mask=mask, max_new_tokens=max(limits), **search)
+    outputs = engine.model.generate(
+        input_ids=src_ids,
+        attention_mask=src_ids != c.pad_id,
+        max_new_tokens=max(limits),
+        num_beams=beam,
+        early_stopping=beam > 1,
+    )
     rows = (row[1 : limit + 1] for row, limit in zip(outputs.tolist(), limits, strict=True))
     return [[id_ for id_ in row if id_ not in (c.eos_id, c.pad_id)] for row in rows]
 
@@ -306,7 +310,7 @@ def translate_exported(engine: Engine, bundle: Bundle, lines: Sequence[str]) -> 
         part = texts[i : i + BATCH_LINES]
         src_ids = engine.tokenizer(part, padding=True, truncation=True, return_tensors="pt").input_ids
         outputs += [_decode(engine, ids) for ids in decode_exported(engine, bundle, src_ids)]
-    written = iter(text if source else "" for text, source in zip(outputs, texts, strict=True))
+    written = (text if source else "" for text, source in zip(outputs, texts, strict=True))
     return [reader.postprocess_line(written, line) for line in read]
 
 

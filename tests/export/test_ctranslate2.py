@@ -10,6 +10,7 @@ import pytest
 import torch
 from command_helpers import TEST_CORPUS_DIR, run_cli, run_readme_code
 from conftest import BOS, EOS, PAD, force_constant_token_ranking, random_ids, random_model
+from memory_helpers import needs_proc_status, peak_private_kb_during
 
 pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 
@@ -37,8 +38,8 @@ def export_and_load(model: Transformer, folder: Path) -> Any:
     return load_engine(folder)
 
 
-def constant_output_model(*best: int) -> Transformer:
-    return force_constant_token_ranking(random_model(1, tie_embeddings=False).float(), *best)
+def constant_output_model(*best: int, **sizes: Any) -> Transformer:
+    return force_constant_token_ranking(random_model(1, tie_embeddings=False, **sizes).float(), *best)
 
 
 def test_loading_leaves_our_threads_alone(tmp_path: Path) -> None:
@@ -78,6 +79,15 @@ def test_tied_matrices_are_written_once(tmp_path: Path) -> None:
         save_engine(folder, random_model(1, tie_embeddings=tie_embeddings).float(), DUMMY_VOCABULARY, unk_id=PAD)
         sizes.append((folder / "model.bin").stat().st_size)
     assert sizes[1] - sizes[0] == pytest.approx(2 * 11 * 6 * 4, abs=150)  # and some names
+
+
+@needs_proc_status
+def test_memory_does_not_grow_with_the_number_of_lines(tmp_path: Path) -> None:
+    engine = export_and_load(constant_output_model(EOS, max_len=400), tmp_path)
+    few, many = (
+        peak_private_kb_during(greedy_exported, engine, DUMMY_VOCABULARY, 400, [[7] * 399] * n) for n in (40, 160)
+    )
+    assert many < few + 40_000  # all of them at once take 160 MB more
 
 
 # -- the folder -----------------------------------------------------------------------------------------------------
@@ -126,13 +136,16 @@ def test_its_readme_ends_where_we_do(piece: str, lengths: set[int], tiny_run: Pa
     assert {len(line) for line in expected} == lengths  # an emoji at the end is put back
 
 
-@pytest.mark.parametrize("fault", ["no part", "eps", "nan"])
+@pytest.mark.parametrize("fault", ["no part", "another size", "eps", "nan"])
 def test_a_model_that_computes_otherwise_is_refused(fault: str, tiny_run: Path, tmp_path: Path) -> None:
     bundle = Translator.load(tiny_run).bundle
     message = r"gives other numbers than this model: log-prob.* \(at most 0.001\)"
     if fault == "no part":
         del bundle.model.encoder.norm
         message = "cannot compute this model: .*'norm'; translate with minitrans"
+    elif fault == "another size":
+        bundle.model.get_submodule("encoder.layers.0.self_attn").w_qkv = torch.nn.Linear(1, 2)
+        message = "cannot compute this model: .*split.*; translate with minitrans"
     elif fault == "nan":
         bundle.model.positions[6] = math.nan  # which only the last of the rows that are compared reaches
         message = "gives other numbers than this model: log-probabilities differ by nan"

@@ -2,6 +2,7 @@
 
 import random
 import unicodedata
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from command_helpers import TEST_CORPUS_DIR, run_cli, run_readme_code
 from conftest import force_constant_token_ranking, randomize
 
 pytest.importorskip("transformers", reason="the extra `hf` is not installed")
+
+from transformers import GenerationConfig
 
 from minitrans.errors import UserError
 from minitrans.export import transformers as export_transformers
@@ -69,11 +72,16 @@ def front_matter(folder: Path) -> dict[str, Any]:
 
 def test_it_translates_as_we_do(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export_transformers, "BATCH_LINES", 7)
+    strict = partialmethod(GenerationConfig.validate, strict=True)  # which raises what it would warn of
+    monkeypatch.setattr(GenerationConfig, "validate", strict)
     export(bundle, tmp_path / "deep" / "engine")
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["engine"]
     assert len({path.stat().st_mode for path in (tmp_path / "deep" / "engine").iterdir()}) == 1
     engine = load_engine(tmp_path / "deep" / "engine")
     assert engine.tokenizer.is_fast
+    ids = {bundle.tokenizer.unk_id, *bundle.tokenizer.pad_bos_eos_ids}
+    assert {*engine.tokenizer.all_special_ids} == ids
+    assert engine.model.dtype == torch.float32
     ours, theirs = bundle.model.config, engine.model.config
     assert ours.dropout == theirs.dropout == theirs.activation_dropout
     assert ours.attention_dropout == theirs.attention_dropout
@@ -159,11 +167,16 @@ def test_what_a_user_names_stands_in_the_card_as_it_is(tmp_path: Path) -> None:
 
 
 LATE = torch.eye(30, 12).flip(0)  # the last positions
+BOS_ROW = torch.eye(1500, 1).roll(1, 0)
 # What is broken before the proof: the weights, or a file and a text in it; and what the proof says.
 EXPORT_FAULTS: dict[str, tuple[Any, str]] = {
     "a billionth": (
         lambda weights: weights | {(b := "final_logits_bias"): weights[b] + 1e-9},
         "logits differ by 1.0e-09",
+    ),
+    "a BOS by a millionth": (
+        lambda weights: weights | {(e := "model.decoder.embed_tokens.weight"): weights[e] + 1e-6 * BOS_ROW},
+        "logits differ by",
     ),
     "another scale": (("config.json", '"scale_embedding": true', '"scale_embedding": false'), "logits differ by"),
     "a missing byte": (("tokenizer.json", '"<0xF0>"', '"<0xf0>"'), "piece 245 is '<0xf0>' there and '<0xF0>' here"),
@@ -183,7 +196,7 @@ EXPORT_FAULTS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("fault", EXPORT_FAULTS)
 def test_what_computes_otherwise_is_refused(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = untrained_bundle(tokenizer_of("bpe"), "en", "zh")
+    bundle = untrained_bundle(tokenizer_of("bpe"), "en", "zh", tie_embeddings=False)
     broken, message = EXPORT_FAULTS[fault]
     save, weights_of = export_transformers.save_tokenizer, export_transformers.blenderbot_state_dict
 
