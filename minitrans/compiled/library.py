@@ -154,7 +154,7 @@ def _evict_oldest(cache: Path) -> None:
             path.unlink(missing_ok=True)
         for folder in cache.glob("compiling-*"):
             if time.time() - folder.stat().st_mtime > 3600:
-                shutil.rmtree(folder, ignore_errors=True)
+                shutil.rmtree(folder)
 
 
 def _hashed_path(cache: Path, name: str, content: bytes) -> Path:

@@ -95,10 +95,10 @@ def hidden_states(
     Returns:
         (N, D) for the N positions kept, row after row; and (V, D).
     """
-    for ids, table in ((src_ids, plan.src_embedding), (tgt_in, plan.tgt_embedding)):
+    for ids in (src_ids, tgt_in):
         if ids.size(1) > plan.config.max_len:
             raise ValueError(f"{ids.size(1)} tokens are more than model.max_len ({plan.config.max_len})")
-        check_token_ids(ids, len(table))
+        check_token_ids(ids, plan.config.vocab_size)
     batch = src_ids.contiguous(), tgt_in.contiguous(), kept.sum(1)
     tables = (plan.src_embedding,) if plan.tied else (plan.src_embedding, plan.tgt_embedding, plan.output)
     parameters = (parameter for part in (*plan.encoder, *plan.decoder) for parameter in part.parameters)

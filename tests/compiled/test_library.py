@@ -114,15 +114,16 @@ def test_a_processor_is_known_by_what_it_can_do() -> None:
     assert {"avx2", "sse2", "asimd"} & set(abilities.split())
 
 
-def test_each_source_is_compiled_once_and_anew_for_another_header_or_processor(
+def test_each_source_is_compiled_once_and_anew_for_another_header_processor_or_flag(
     load: Load, source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, _ = load()
     assert (path.suffix, list(cache.iterdir())) == (library.LIBRARY_SUFFIX, [path])
     assert load() == (path, False)
     source.write_text('extern "C" bool usable() { return !false; }\n')
+    flags = [*library.CXX_FLAGS, "-O1"]
     for n, (name, value) in enumerate(
-        [("__doc__", ""), ("HEADER_PATH", source), ("_cpu_features", lambda: "others")], 2
+        [("__doc__", ""), ("HEADER_PATH", source), ("_cpu_features", lambda: "others"), ("CXX_FLAGS", flags)], 2
     ):
         monkeypatch.setattr(library, name, value)
         library._library_or_reason.cache_clear()
@@ -255,8 +256,9 @@ def test_a_terminal_is_told_what_is_compiled_and_how_long_it_took(
     assert told == f"minitrans: compiling {source}, once on this machine ...\n"
 
 
-def test_a_flag_of_the_users_may_have_a_value_of_its_own(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", shlex.join([*CXX_COMMAND, "-isystem", "."]))
+def test_flags_of_the_users_win_and_may_have_values(source: Path, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    source.write_text(f"#ifdef __OPTIMIZE__\n#error\n#endif\n{source.read_text()}")
+    monkeypatch.setenv("CXX", shlex.join([*CXX_COMMAND, "-O0", "-isystem", "."]))
     assert load()[1]
 
 
