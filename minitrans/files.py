@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -20,8 +21,9 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
 
     Whenever the machine stops, `path` is the old file or the new one, whole. To `resume`, what is written stays in
     `path`.partial if the block fails; the next time it is read from its beginning, less half a line, and written on.
-    A link stays one, and a pipe or a device such as /dev/null is written as it is: no file takes its place. The
-    content is copied into a mount point, as a single file of a container is: there alone, not all at once.
+    A link stays one, and a pipe or a device such as /dev/null is written as it is: no file takes its place. An open
+    file such as /dev/stdout is written on from where it stands. The content is copied into a mount point, as a single
+    file of a container is: there alone, not all at once.
 
     Raises:
         UserError: The file cannot be written, or another process is writing `path`.partial.
@@ -31,8 +33,9 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
     # Two processes may write the same file, in two containers even with the same process id.
     temp = Path(f"{file_path}.partial" if resume else f"{file_path}.{randbits(32)}.tmp")
     try:
-        if os.path.exists(path) and not os.path.isfile(path):
-            with open(path, "wb") as file:
+        fd = named_descriptor(path)
+        if fd is not None or (os.path.exists(path) and not os.path.isfile(path)):
+            with open(path if fd is None else os.dup(fd), "wb") as file:
                 yield file
             return
         with open(temp, "a+b" if resume else "wb") as file:
@@ -65,6 +68,13 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
         if not resume:
             with suppress(OSError):  # it has its new name by now, or could not be made
                 temp.unlink()
+
+
+def named_descriptor(path: str | Path) -> int | None:
+    """The descriptor of the open file that a path such as /dev/stdout or /dev/fd/3 names."""
+    name = {"/dev/stdout": "/dev/fd/1", "/dev/stderr": "/dev/fd/2"}.get(str(path), str(path))
+    match = re.fullmatch("(?:/dev|/proc/self)/fd/([0-9]{1,9})", name)
+    return int(match[1]) if match else None
 
 
 def write_file(path: str | Path, content: bytes | str) -> None:

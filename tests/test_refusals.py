@@ -87,6 +87,7 @@ BAD_COMMANDS = [
     ("translate RUN --input one --resume", "--resume needs --output, and a line for every line, so no --n-best; chan"),
     ("translate RUN --input one --output d --resume --n-best 1", "--resume needs --output, and a line for every line"),
     ("translate RUN --input one --output pipe --resume", "--resume writes a regular file; give another --output"),
+    ("translate RUN --input one --output /dev/stdout --resume", "--resume writes a regular file; give another --ou"),
     ("translate RUN --input two --output long --resume", "long.partial has 3 lines for 2 of text; remove it"),
     ("translate RUN --input two --output long --resume --part 1/2", "long.partial has 3 lines for 1 of text; remove"),
     ("evaluate RUN --source two --reference one", "two has 2 lines, one has 1; make them equal"),

@@ -57,7 +57,7 @@ def translate_command(args: Namespace) -> int:
     Lines from a pipe are answered at once; a terminal gets a prompt. Standard error names the words that training
     never showed, and the translations that are unsure; for a file or a pipe, it only counts the unsure ones.
     """
-    from minitrans.files import atomic_open
+    from minitrans.files import atomic_open, named_descriptor
     from minitrans.text.lines import ALL_LINE_NUMBERS, iter_lines, read_ahead, seek_part
 
     if args.texts and args.input:
@@ -73,7 +73,7 @@ def translate_command(args: Namespace) -> int:
     if args.resume and (args.n_best or not args.output):
         raise UserError("--resume needs --output, and a line for every line, so no --n-best; change the flags")
     if args.resume and os.path.exists(args.output):
-        if not os.path.isfile(args.output):
+        if not os.path.isfile(args.output) or named_descriptor(args.output) is not None:
             raise UserError("--resume writes a regular file; give another --output")
         logger.warning("%s is there already; nothing is left to do", args.output)
         return 0
