@@ -25,8 +25,14 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=description, formatter_class=HelpFormatter, allow_abbrev=False)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse the arguments. Everything after -- belongs to `texts`, even if it begins with a dash."""
+        """Parse the arguments. Everything after -- belongs to `texts`, even if it begins with a dash.
+
+        No value is joined to a short flag, or -output F would be -o with the value utput.
+        """
         end = argv.index("--") if "--" in argv else len(argv)
+        joined = [word for word in argv[:end] if len(word) > 2 and word[:2] in self._option_string_actions]
+        if joined:
+            raise unknown_argument_error(self.prog, joined, self._option_string_actions)
         args, others = self.parse_known_intermixed_args(argv[:end])
         texts = argv[end + 1 :]
         if "texts" in args:
