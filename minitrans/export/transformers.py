@@ -310,7 +310,7 @@ def translate_exported(engine: Engine, bundle: Bundle, lines: Sequence[str]) -> 
         part = texts[i : i + BATCH_LINES]
         src_ids = engine.tokenizer(part, padding=True, truncation=True, return_tensors="pt").input_ids
         outputs += [_decode(engine, ids) for ids in decode_exported(engine, bundle, src_ids)]
-    written = (text if source else "" for text, source in zip(outputs, texts, strict=True))
+    written = iter([text if source else "" for text, source in zip(outputs, texts, strict=True)])
     return [reader.postprocess_line(written, line) for line in read]
 
 

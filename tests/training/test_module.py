@@ -75,7 +75,7 @@ def test_the_numbers_of_several_processes_are_added_up_in_float64(monkeypatch: p
     with pytest.raises(NotImplementedError, match="meta tensor"):  # added up where they are told to be, which has none
         run_as_processes(3, lambda: sum_over_processes([many], torch.device("meta")))
     # A PyTorch that is built without such processes has no other function.
-    monkeypatch.setattr("minitrans.data.distributed.dist", SimpleNamespace(is_available=lambda: False))
+    monkeypatch.setattr("minitrans.data.process_group.dist", SimpleNamespace(is_available=lambda: False))
     assert sum_over_processes([many], torch.device("cpu")) == [many]
 
 
