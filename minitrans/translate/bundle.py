@@ -106,7 +106,7 @@ def save_reader_code_and_settings(folder: Path, bundle: Bundle) -> None:
         "signs": tokenizer.signs,
         "known": None if words is None else [*words],
     }
-    write_file(folder / reading.READER_SETTINGS_FILE, json.dumps(settings, indent=0) + "\n")
+    write_file(folder / reading.READER_SETTINGS_FILE, json.dumps(settings, ensure_ascii=False, indent=0) + "\n")
 
 
 def load_bundle(folder: Path) -> Bundle:
