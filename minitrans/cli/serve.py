@@ -27,10 +27,11 @@ def add_serve_flags(parser: Parser) -> None:
 
 
 def parse_origin(text: str) -> str:
-    """A site as browsers name it."""
-    if not re.fullmatch(r"(?a)\*|https?://([\w.-]+|\[[\da-fA-F:]+\])(:\d+)?", text):
+    """A site as browsers name it: in lower case, without its scheme's own port."""
+    if not re.fullmatch(r"(?ai)\*|https?://([\w.-]+|\[[\da-fA-F:]+\])(:\d+)?", text):
         raise ArgumentTypeError(f"it must be a site without a path, as https://example.org, or *, not {text}")
-    return text.lower()
+    site = text.lower()
+    return site.removesuffix(":443" if site.startswith("https") else ":80")
 
 
 def serve_command(args: Namespace) -> int:

@@ -312,10 +312,11 @@ def test_what_the_command_refuses(tiny_run: Path) -> None:
 def test_every_flag_reaches_the_server(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     api = Mock()
     monkeypatch.setattr("minitrans.server.app.Api", api)
-    flags = "--port 0 --char-limit 7 --rate-limit 8 --queue 9 --cors https://A.org --cors *"
+    flags = "--port 0 --char-limit 7 --rate-limit 8 --queue 9 --cors https://A.org:443 --cors *"
+    flags += " --cors HTTP://[::A]:80 --cors https://a.org:80"
     assert run_cli("serve", tiny_run, *flags.split())[0] == 0
     (translator,), *limits = api.call_args.args
-    assert limits == [7, 8, 9, ["https://a.org", "*"]]
+    assert limits == [7, 8, 9, ["https://a.org", "*", "http://[::a]", "https://a.org:80"]]
     assert translator.split_sentences
 
 
