@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from minitrans.text.reading import PLACEHOLDERS, clean
 from minitrans.translate.translator import AttentionWeights, Translation
 
-SHADES = " ░▒▓██"  # a weight below 0.2, below 0.4, ..., and one of 1
+SHADES = " ░▒▓██"  # a weight below 0.2, below 0.4, ..., and one of 1; an edited model may give others, NaN among them
 
 
 def draw_cross_attention(text: str, translation: Translation, width: int) -> Iterator[str]:
@@ -29,7 +29,8 @@ def draw_cross_attention(text: str, translation: Translation, width: int) -> Ite
     for columns in _wrap_columns([cell_len(source) for source in sources], width - left):
         yield " " * left + " ".join(sources[k] for k in columns)
         for row, of_row in zip(rows, weights, strict=True):
-            cells = (SHADES[int(5 * of_row[k])] * cell_len(sources[k]) for k in columns)
+            shades = [SHADES[int(5 * w)] if 0 <= w < 1.2 else "?" for w in of_row]
+            cells = (shades[k] * cell_len(sources[k]) for k in columns)
             yield f"{row}{' ' * (left - cell_len(row))}{' '.join(cells)}".rstrip()
 
 

@@ -26,14 +26,14 @@ def replace_attention_and_text(
 def test_a_row_for_each_piece_written_a_column_for_each_piece_read(translation: Translation) -> None:
     cross = torch.zeros(2, 2, 3, 4)
     cross[1, 0] = torch.tensor([[1.0, 0, 0, 0], [0, 0.5, 0.5, 0], [0.1, 0.1, 0.1, 0.7]])
-    cross[1, 1] = torch.tensor([[1.0, 0, 0, 0], [0, 0.3, 0.7, 0], [0.1, 0.1, 0.2, 0.6]])
+    cross[1, 1] = torch.tensor([[1.0, 0, torch.nan, 9], [0, 0.3, 0.7, 0], [0.1, 0.1, 0.2, 0.6]])
     drawn = replace_attention_and_text(
         translation, ["\u2581I", "\ue02f", "\u0e31", "</s>"], ["<s>", "我们", "\x1b", "</s>"], cross
     )
     assert list(draw_cross_attention("a\x1b[2Jb", drawn, 80)) == [
         "a [2Jb → 译",
         "     ␣I (empty copy) ◌\u0e31 EOS",
-        "我们 ██",
+        "我们 ██              ? ???",
         "◌       ▒▒▒▒▒▒▒▒▒▒▒▒ ▓",
         "EOS                    ▓▓▓",
     ]
