@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from minitrans.translate.metrics import Scores
     from minitrans.translate.translator import Translator
 
+TEXTS_HELP = "texts to translate; after --, they may begin with a dash"
+
 
 def add_decoding(parser: Parser) -> None:
     """How to translate."""
@@ -91,7 +93,7 @@ def load_translator(run: str, args: Namespace) -> "Translator":
 
     try:
         translator = Translator.load(run, args.device, getattr(torch, args.precision), compiled=args.compiled)
-    except (RuntimeError, AssertionError, TypeError) as error:  # of a device that is not there, or has no float64
+    except (RuntimeError, AssertionError, ImportError, TypeError) as error:  # no such device, or one without float64
         if isinstance(error, TypeError) and "float64" not in str(error):
             raise
         raise UserError(f"--device {args.device}: {str(error).splitlines()[0]}") from error

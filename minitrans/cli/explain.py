@@ -6,7 +6,7 @@ from argparse import Namespace
 
 import minitrans
 from minitrans.cli.arguments import Parser
-from minitrans.cli.common import add_common_flags
+from minitrans.cli.common import TEXTS_HELP, add_common_flags
 from minitrans.errors import UserError
 from minitrans.text.lines import read_lines
 
@@ -14,7 +14,7 @@ from minitrans.text.lines import read_lines
 def add_explain_flags(parser: Parser) -> None:
     """What to translate, and where to show how it came about."""
     parser.add_argument("run", metavar="RUN", help="run folder")
-    parser.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="texts to translate")
+    parser.add_argument("texts", metavar="TEXT", nargs="*", default=[], help=TEXTS_HELP)
     parser.add_argument("--input", metavar="F", help="file of texts, one a line")
     parser.add_argument("-o", "--output", metavar="F", help="page to write; without one, lines on standard output")
     add_common_flags(parser)

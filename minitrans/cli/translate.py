@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
 from minitrans.cli.arguments import Parser, bounded_number, positive_int
-from minitrans.cli.common import add_decoding, decode_kwargs, load_translator
+from minitrans.cli.common import TEXTS_HELP, add_decoding, decode_kwargs, load_translator
 from minitrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ CHUNK_LINES = 4096  # how many lines of a file are sorted by length and batched 
 def add_translate_flags(parser: Parser) -> None:
     """What to translate, and how."""
     parser.add_argument("run", metavar="RUN", help="run folder")
-    parser.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="texts to translate")
+    parser.add_argument("texts", metavar="TEXT", nargs="*", default=[], help=TEXTS_HELP)
     parser.add_argument("--input", metavar="F", help="file to translate; without one, standard input")
     parser.add_argument("--output", metavar="F", help="file to write; without one, standard output")
     parser.add_argument("--part", type=parse_part, metavar="K/N", help="translate the K-th of N parts of --input")
@@ -73,6 +73,8 @@ def translate_command(args: Namespace) -> int:
     if args.resume and (args.n_best or not args.output):
         raise UserError("--resume needs --output, and a line for every line, so no --n-best; change the flags")
     if args.resume and os.path.exists(args.output):
+        if os.path.samefile(args.input, args.output):
+            raise UserError("--output is --input, which --resume would take for done; give another --output")
         if not os.path.isfile(args.output) or named_descriptor(args.output) is not None:
             raise UserError("--resume writes a regular file; give another --output")
         logger.warning("%s is there already; nothing is left to do", args.output)
