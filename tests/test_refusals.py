@@ -518,6 +518,7 @@ REFUSAL_CASES: list[tuple[FilesOrRunEdit, str, str]] = [
     *(({"run/config.yaml": text}, "verify run", said) for text, said in BAD_RUN_CONFIGS),
     *RUN_DIR_REFUSALS,
     *((damage, "translate run a", said) for damage, said in RUN_DAMAGES),
+    (lambda run: run.rename("r\udcfc"), "translate r\udcfc a", "r\\udcfc: its name is not UTF-8; rename it, or go "),
     *(
         (edit_metadata(**{side: "de"}), "evaluate RUN run --source one --reference one", f"{said}, ... en to zh; comp")
         for side, said in (("source", "run translates de to zh"), ("target", "run translates en to de"))

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import prod
@@ -117,6 +118,8 @@ def load_bundle(folder: Path) -> Bundle:
     """
     if not os.path.isdir(folder):  # unlike Path.is_dir, false for a name that is too long
         raise UserError(f"{folder} is not a folder; give the run folder that `minitrans train` wrote")
+    if re.search("[\ud800-\udfff]", str(folder)):  # bytes that are not UTF-8, which safetensors does not open
+        raise UserError(f"{folder}: its name is not UTF-8; rename it, or go into it and give .")
     missing = [name for name in (METADATA, WEIGHTS, TOKENIZER) if not (folder / name).is_file()]
     if missing:
         raise UserError(f"{folder} holds no finished run: {', '.join(missing)} is missing; train it first")
