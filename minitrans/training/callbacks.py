@@ -197,7 +197,7 @@ class TrainingProgress(ProgressBar):
             TextColumn("loss {task.fields[loss]:.3f}  {task.fields[speed]:,.0f} tokens/s"),
             TimeElapsedColumn(),
             TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=False),
+            TimeRemainingColumn(),
             console=self.console,
             disable=not self.console.is_terminal or self.console.is_dumb_terminal,
             transient=True,

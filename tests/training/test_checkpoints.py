@@ -119,10 +119,11 @@ def test_a_run_killed_after_every_few_steps_ends_as_one_that_was_not(
     assert len(steps) == len({*steps}) >= 4
 
 
-def test_a_second_signal_stops_at_once(monkeypatch: Patch) -> None:
-    """The first does not, even where nobody reads what is said of it."""
+@pytest.mark.parametrize("error", [BrokenPipeError, RuntimeError("reentrant call inside <_io.BufferedWriter>")])
+def test_a_second_signal_stops_at_once(error: Any, monkeypatch: Patch) -> None:
+    """The first does not, even where nobody reads what is said of it, or a line is being written."""
     writer = CheckpointWriter(Path(), TrainingConfig(), Mock())
-    monkeypatch.setattr("sys.stderr", Mock(write=Mock(side_effect=BrokenPipeError)))
+    monkeypatch.setattr("sys.stderr", Mock(write=Mock(side_effect=error)))
     writer._handle_signal(2, None)
     assert writer.heard
     with pytest.raises(KeyboardInterrupt):
@@ -242,7 +243,14 @@ def test_the_signals_are_given_back(in_thread: bool, corpus: Path, tmp_path: Pat
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)] == before
 
 
-@pytest.mark.parametrize("flags", [(), ("--training.patience", "1", "--trainer.val_check_interval", "4")])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        ("--training.patience", "1", "--trainer.val_check_interval", "4"),
+        (*EPOCH_FLAGS.split(), "--trainer.max_epochs", "1"),
+    ],
+)
 def test_a_run_that_has_ended_or_stopped_early_is_only_evaluated_again(
     flags: tuple[str, ...], corpus: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
@@ -351,7 +359,7 @@ def test_a_run_that_would_run_code_is_refused(
 
 def test_what_is_no_checkpoint_is_not_taken_for_one(tmp_path: Path) -> None:
     path = tmp_path / "step-1.ckpt"
-    contents: list[object] = [[1], {"state_dict": {}}]
+    contents: list[object] = [[1], {"state_dict": {}, "global_step": 1, "rng_states": []}]
     for content in contents:
         torch.save(content, path)
         with pytest.raises(DamagedCheckpointError, match=r"step-1\.ckpt is "):
@@ -408,20 +416,20 @@ def test_a_disk_that_takes_no_row_of_metrics_ends_the_run_too(
     )
 
 
-@pytest.mark.parametrize(("of", "flags"), [("loss", ""), ("weight", STREAM_FLAGS)])
+@pytest.mark.parametrize(("of", "step", "flags"), [("loss", 17, ""), ("loss", 21, ""), ("weight", 21, STREAM_FLAGS)])
 def test_a_loss_that_is_no_number_stops_the_run(
-    of: str, flags: str, corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+    of: str, step: int, flags: str, corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     batches: list[Batch] = []
     training_step = TranslationModule.training_step
 
     def spoilt(self: TranslationModule, batch: Batch, batch_idx: int) -> Tensor:
         loss = training_step(self, batch, batch_idx)
-        if self.global_step == 20:
+        if self.global_step == step - 1:
             batches.append(batch)
             if of == "loss":
                 self.step_loss = loss.detach() * torch.nan
-            else:  # one number of all, with a checkpoint due after the step
+            else:  # one number of all, with a checkpoint due after the step 21
                 self.model.decoder.norm.bias.data[0] = torch.nan
         return loss
 
@@ -430,7 +438,7 @@ def test_a_loss_that_is_no_number_stops_the_run(
     assert saved_steps(tmp_path / "run") == [7, 14]
     error = last_error(capsys)
     match = re.fullmatch(
-        r"minitrans: error: training failed at step 21: the loss is ([\w.]+), or a weight is not finite after it; "
+        rf"minitrans: error: training failed at step {step}: the loss is ([\w.]+), or a weight is not finite after it; "
         rf"pairs of the training data in the batch: ([\d, ]+); last good checkpoint: {tmp_path}/run/checkpoints/"
         r"step-14.ckpt; check these pairs, or train again with a lower training.learning_rate",
         error,

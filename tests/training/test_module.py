@@ -79,26 +79,29 @@ def test_the_numbers_of_several_processes_are_added_up_in_float64(monkeypatch: p
     assert sum_over_processes([many], torch.device("cpu")) == [many]
 
 
-def test_each_process_draws_other_random_numbers_and_goes_on_with_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("n", [2, 200])
+def test_each_process_draws_other_random_numbers_and_goes_on_with_its_own(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, states, seeds = LogRecordingModule(random_model(0), "off"), list[dict[str, Any]](), list[int]()
-    monkeypatch.setattr("minitrans.training.module.n_processes", lambda: 8)
+    monkeypatch.setattr("minitrans.training.module.n_processes", lambda: n)
     cuda_states = list[list[str]]()  # of two GPUs, and one is seen after the resumption
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     monkeypatch.setattr("torch.cuda.set_rng_state_all", cuda_states.append)
-    for rank in (*range(8), *range(8)):
+    for rank in (*range(n), *range(n)):
         monkeypatch.setattr("minitrans.training.module.rank", lambda rank=rank: rank)
         torch.manual_seed(1)
         module.setup("fit")
-        if len(states) >= 8:  # resumed
-            module.on_load_checkpoint({"rng_states": [state | {"cuda": ["a", "b"]} for state in states[:8]]})
+        if len(states) >= n:  # resumed
+            module.on_load_checkpoint({"rng_states": [state | {"cuda": ["a", "b"]} for state in states[:n]]})
         saved: dict[str, Any] = {}
         module.on_save_checkpoint(saved)
         states += saved["rng_states"]
         seeds.append(torch.initial_seed())
-    assert len({*seeds[:8]}) == 8
-    assert seeds[8:] == seeds[:8]
-    assert cuda_states == [["a"]] * 8
-    with pytest.raises(UserError, match="was written by 16 processes, and these are 8"):
+    assert len({*seeds[:n]}) == n
+    assert seeds[n:] == seeds[:n]
+    assert cuda_states == [["a"]] * n
+    with pytest.raises(UserError, match=f"was written by {2 * n} processes, and these are {n}"):
         module.on_load_checkpoint({"rng_states": states})
 
 

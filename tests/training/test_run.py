@@ -18,6 +18,7 @@ import pytest
 import torch
 import yaml
 from command_helpers import refusal_message
+from conftest import record_calls
 from fake_processes import run_as_processes
 from train_helpers import last_error, load_weights, read_metrics, read_sides, run_flags, train
 
@@ -26,7 +27,7 @@ from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
 from minitrans.files import lock_file
 from minitrans.text.reading import split_lowercase_words
-from minitrans.training.callbacks import TrainingConsole, ValidationScorer
+from minitrans.training.callbacks import TrainingConsole, TrainingProgress, ValidationScorer
 from minitrans.training.module import TranslationModule
 from minitrans.training.run_folder import begin_run
 from minitrans.translate.bundle import load_bundle
@@ -126,7 +127,7 @@ def test_one_process_is_the_first(corpus: Path, tmp_path: Path, monkeypatch: pyt
     assert "NODE_RANK in the environment says" in refusal_message("train", *flags, unchanged=tmp_path)
 
 
-# -- Where there is no terminal ---------------------------------------------------------------------------------------
+# -- On a terminal, and where there is none --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("force", ["", "1"])  # 1: a terminal, but one that cannot show a bar
@@ -135,16 +136,26 @@ def test_a_line_after_ten_seconds_and_each_minute_says_how_far_it_is(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", force)
     monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "20")
     clock = iter(range(0, 10_000, 6)).__next__  # seconds: each step takes 6, and the first is not counted
     watch = SimpleNamespace(monotonic=clock, perf_counter=iter(range(0, 10**6, 60)).__next__)
     monkeypatch.setattr("minitrans.training.callbacks.time", watch)
+    ended = record_calls(monkeypatch, TrainingProgress, "on_train_end")
     assert train(corpus, tmp_path / "run", max_steps=20) == 0
-    err = capsys.readouterr().err
+    err, rate = capsys.readouterr().err, ended[0][2].tgt_tokens / (20 * 60)
     said = re.findall(r"^step (\d+)/20  loss \d\.\d{3}  [\d,]+ tokens/s  (\d+) min left$", err, re.M)
     assert said == [("3", "2"), ("13", "1")]
-    assert re.search(r"^step 20  .* tokens/s  20\.0 min$", err, re.M)
+    assert re.search(rf"^step 20  .* {rate:,.0f} tokens/s  20\.0 min$", err, re.M)
     watch.monotonic = iter(range(0, 10_000, 20)).__next__  # the line is due before the first step of three batches ends
     assert train(corpus, tmp_path / "slow", "--trainer.accumulate_grad_batches", "3", max_steps=2) == 0
+
+
+def test_a_terminal_shows_a_bar(corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "100"}.items():
+        monkeypatch.setenv(name, value)
+    assert train(corpus, tmp_path / "run", max_steps=2) == 0
+    shown = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    assert re.search(r"^step 2/2 ━+ loss \d\.\d{3}  [1-9][\d,]* tokens/s 0:\d\d:\d\d left 0:00:00", shown, re.M)
 
 
 @pytest.mark.parametrize(
