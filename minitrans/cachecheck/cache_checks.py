@@ -332,7 +332,7 @@ def target_padding_deviation(case: ModelAndTokens[Any], side: str) -> Deviation:
     real = F.pad(mask, (0, 2), value=True)
     for size in (lengths[0], *[3] * takes_chunk_sizes(case, [1, 2])) if side == "left" else ():
         pieces = [*prompts.split(size, 1), *rest.split(1, 1)]
-        cache, masks = case.new_cache(real.size(1)), real.split([piece.size(1) for piece in pieces], 1)
+        cache, masks = case.new_cache(), real.split([piece.size(1) for piece in pieces], 1)
         steps = [case.feed(piece, cache, mask)[0] for piece, mask in zip(pieces, masks, strict=True)]
         runs.append((f"in pieces of {size} and two steps,", real, torch.cat(steps, 1)))
     deviations = []
@@ -389,7 +389,7 @@ def deviation_after_padding(case: ModelAndTokens[Any], change: Callable[[Any], A
     real = torch.ones_like(mask[:, :1])
 
     def steps(tokens: Tensor, change: Callable[[Any], Any], refusal: type[Exception]) -> Tensor:
-        cache = case.new_cache(mask.size(1) + 2)
+        cache = case.new_cache()
         case.feed(prompts, cache, mask)
         cache = change(cache)
         return torch.cat([case.feed(x, cache, real, refusal)[0] for x in tokens[:, -2:].split(1, 1)], 1)

@@ -143,7 +143,7 @@ def _with_equal_sources(case: ModelAndTokens[Any]) -> ModelAndTokens[Any]:
 def _logits_after_draft(case: ModelAndTokens[Any], draft: Tensor) -> Tensor:
     """The logits of the token after half of them, where a draft came between and was dropped again."""
     half, together = case.tokens.size(1) // 2, cache_checks.takes_chunk_sizes(case, [1, 2])
-    cache = case.new_cache(case.tokens.size(1) + draft.size(1))
+    cache = case.new_cache()
     for tokens in (case.tokens[:, :half], draft):
         cache_checks.feed_all(case, tokens, cache, together)
     return case.feed(case.tokens[:, half : half + 1], case.drop_last(cache, draft.size(1)))[0]

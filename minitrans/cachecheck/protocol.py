@@ -219,10 +219,9 @@ class ModelAndTokens(Generic[CacheT]):
         """What the full masked pass gives for the tokens; logits in units."""
         return self._logits_in_units(call_model(self.model.full_pass, self.memory(), self.tokens, mask))
 
-    def new_cache(self, capacity: int | None = None) -> CacheT:
-        """An empty cache for the sources; without a capacity, for all of the tokens."""
-        rows, length = self.tokens.shape
-        return call_model(self.model.new_cache, self.memory(), rows, length if capacity is None else capacity)
+    def new_cache(self) -> CacheT:
+        """An empty cache for the sources and all of the tokens."""
+        return call_model(self.model.new_cache, self.memory(), *self.tokens.shape)
 
     def feed(
         self, tokens: Tensor, cache: CacheT, mask: Tensor | None = None, refusal: type[Exception] = Exception

@@ -40,7 +40,7 @@ def random_case(model: CachedModel[Any]) -> ModelAndTokens[Any]:
     tokens, src_ids = ids(batch, length), ids(batch, src_len if model.has_source else 0)
     if model.first is not None:
         tokens[:, 0] = model.first
-    src_mask = torch.arange(src_ids.size(1)) < torch.tensor([src_len, *range(1, batch)][:batch])[:, None]
+    src_mask = torch.arange(src_ids.size(1)) < torch.tensor([src_len, *range(1, batch)])[:, None]
     case = ModelAndTokens(model, tokens, src_ids, src_mask)
     logits = case.full_pass()[0]
     possible = logits[~(logits < NEVER)]
@@ -88,7 +88,7 @@ def run_checks(cases: Mapping[torch.dtype, ModelAndTokens[Any]], checks: Sequenc
     for dtype, case in cases.items():
         failed = [r for r in results if r.failed and r.first_failed_dtype == dtype_name(dtype)]
         looks_like |= explain_failures(case, {r.id: r.failed_measurement.measured for r in failed})
-    return [replace(r, detail="; ".join(filter(None, [r.detail, looks_like.get(r.id, "")]))) for r in results]
+    return [replace(r, detail="; ".join(filter(None, [r.detail, looks_like.get(r.id)]))) for r in results]
 
 
 def self_test(model: CachedModel[Any]) -> Iterator[Caught]:

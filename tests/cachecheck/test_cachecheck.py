@@ -17,7 +17,8 @@ from toy_model import MAX_LEN, LogitsOff, Toy, ToyCache, V, is_last_row
 
 from minitrans.cachecheck import cache_checks, run, runner, self_test
 from minitrans.cachecheck.cache_checks import CHECKS, LONG_LENGTH, continue_prompts, extend_tokens, step_deviation
-from minitrans.cachecheck.faults import FAULTS, Faulty, padding_seen
+from minitrans.cachecheck.failure_patterns import counts_padding
+from minitrans.cachecheck.faults import FAULTS, Faulty, last_generated_wrong, padding_seen
 from minitrans.cachecheck.measurement import FLOAT64_TOLERANCE, MIN_FAULT, Measurement, Result, dtype_tolerance, to_str
 from minitrans.cachecheck.runner import failure_line, random_case
 from minitrans.verify import CachedModel, Functions, NotOfferedError, check_cache
@@ -64,6 +65,14 @@ PATTERN_AND_CHECKS_BY_FAULT = {
 }
 
 
+class ExactCapacity(Toy):
+    """Its caches take no more tokens than was asked for."""
+
+    def feed(self, tokens: Tensor, cache: ToyCache, mask: Tensor | None = None) -> list[Tensor]:
+        assert sum(cache.chunks) + tokens.size(1) <= cache.capacity
+        return super().feed(tokens, cache, mask)
+
+
 def failed_results(model: CachedModel[Any]) -> dict[str, Result]:
     return {result.id: result for result in run(model).checks if result.failed}
 
@@ -75,14 +84,16 @@ def test_a_right_model_passes_all_that_it_offers() -> None:
     assert report.passed
     assert [result.id for result in report.checks if not result.offered] == []
     assert [result.id for result in report.checks] == [check.id for check in CHECKS]
+    assert not counts_padding(random_case(toy))
     covered = {id_ for id_, *_ in CHECK_PART_FAULTS} | {
         id_ for _, ids, _ in PATTERN_AND_CHECKS_BY_FAULT.values() for id_ in ids.split()
     }
     assert covered == set(CHECKS_BY_ID)  # no check but has a fault of its own
     assert [set(result.by_dtype) for result in report.checks[:2]] == [{"float64", "float32", "bfloat16"}, {"float64"}]
-    small = Toy()
+    small = ExactCapacity()
     small.max_len, small.window_sizes = 4, (0, 6)  # 0: none
-    assert failed_results(small) == {}
+    assert [result.id for result in run(small).checks if not result.passed] == []
+    assert cache_checks.ragged_prompts(random_case(small), "left")[1].any(1).all()  # none is padding alone
     small.fault = "own padding seen"
     assert failed_results(small).keys() >= {"padding.left"}
     small.max_len = 3
@@ -96,7 +107,9 @@ def test_a_fault_is_noticed_and_named_by_the_checks_that_have_to_do_with_it(faul
     words, ids, others = PATTERN_AND_CHECKS_BY_FAULT[fault]
     results = failed_results(Toy(fault))
     for id_ in ids.split():
-        assert (f"this looks like: {words}" if words else "is the first that differs") in results[id_].detail
+        assert (f"this looks like: {words}" if words else "is the first that differs") in results[id_].detail.split(
+            "; "
+        )[-1]
         assert words or "this looks like" not in results[id_].detail
     assert others is None or set(results) <= {*ids.split(), *others.split()}
 
@@ -192,7 +205,7 @@ CHECK_PART_FAULTS: list[tuple[str, str, str | LogitsOff]] = [
 
 @pytest.mark.parametrize(("id_", "said", "fault"), CHECK_PART_FAULTS)
 def test_each_part_of_a_check_notices_what_no_other_part_does(id_: str, said: str, fault: str | LogitsOff) -> None:
-    result = CHECKS_BY_ID[id_].run({torch.float64: random_case(Toy(fault))}, may_lack=True)
+    result = CHECKS_BY_ID[id_].run({torch.float64: random_case(ExactCapacity(fault))}, may_lack=True)
     assert result.failed
     assert said in f"{to_str(result.measured)}: {result.detail}"
 
@@ -301,8 +314,8 @@ def test_a_failure_is_asserted_with_what_differs_first_unless_it_is_known() -> N
     where = "position 3 of row 0 is the first that differs, by "
     with pytest.raises(AssertionError, match=rf"(?s)steps: .*, at most 1e-12 is allowed: {where}"):
         check_cache(Toy("cache cut"))
-    with pytest.raises(AssertionError, match=r"\Arows: "):
-        check_cache(Toy("target rows"), skip=("steps",))
+    with pytest.raises(AssertionError, match=r"\Achunks: "):
+        check_cache(Toy("cache cut"), skip=("steps",))
     with pytest.raises(AssertionError, match=r"\Apadding.left-mask-alone: "):
         check_cache(Toy("mask alone"), skip=("padding.left",))
     assert not check_cache(Toy("target rows"), skip=("rows", "generate.beams")).passed
@@ -362,6 +375,12 @@ def test_padding_passes_for_real_in_full_passes_and_in_steps() -> None:
     assert torch.equal(*(case.feed(case.tokens, case.new_cache(), some)[0] for some in (mask, None)))
 
 
+def test_the_last_token_alone_is_generated_wrong_and_in_every_row() -> None:
+    right = torch.arange(12).view(3, 4)
+    changed = last_generated_wrong(Mock(ordinary=(7, 3), generate=lambda *_: right.clone()))
+    assert torch.equal(changed["generate"](None, right, 0, "cached") != right, right % 4 == 3)
+
+
 def test_a_model_of_functions_offers_what_it_is_given() -> None:
     """That a pair of them is enough: test_your_model.py."""
     toy = Toy()
@@ -379,6 +398,7 @@ def test_a_model_of_functions_offers_what_it_is_given() -> None:
 
     more: dict[str, Any] = {"select": toy.select_rows, "drop": toy.drop_last, "embedding": toy.tokens}
     results = check_cache(Functions(full, step, V, **more, dtype=torch.float64, max_len=MAX_LEN)).checks
+    assert len(Functions(full, step, V).ordinary) == V
     passed = {"steps", "chunks", "lengths", "causal.values", "causal.gradient", "batch", "rows", "rollback"}
     assert {result.id for result in results if result.passed} >= passed
     results = run(Functions(torch.inference_mode()(full), step, V, **more, dtype=torch.float64)).checks
@@ -413,7 +433,7 @@ def test_a_model_that_cannot_step_is_told_in_its_own_words_and_proves_nothing() 
     assert results["steps"].detail == "IndexError: index out of range in self"
     assert results["causal.values"].passed
     with pytest.raises(AssertionError, match=r"\Asteps: IndexError: index out of range in self\nlengths: .*\ncausal"):
-        check_cache(Raising("no mask"))
+        check_cache(Raising("no mask"), skip=("steps",))
 
 
 def toy_that_takes(takes: Callable[[Tensor, ToyCache, Tensor | None], bool]) -> type[Toy]:
@@ -445,7 +465,7 @@ def test_a_right_model_that_takes_single_tokens_alone_passes() -> None:
         ("shared", "fork"): "two",
     }
     for (fault, id_), words in patterns.items():
-        assert f"this looks like: {words}" in failed_results(single(fault))[id_].detail
+        assert f"this looks like: {words}" in failed_results(single(fault, weights=True))[id_].detail
 
 
 def test_a_right_model_that_takes_some_chunks_alone_passes() -> None:

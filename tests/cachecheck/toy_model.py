@@ -19,6 +19,7 @@ class ToyCache:
     """The source with its mask, each layer's keys and values, and what has been fed."""
 
     memory: tuple[Tensor, Tensor]
+    capacity: int = MAX_LEN
     keys: list[list[Tensor]] = field(default_factory=lambda: [[] for _ in range(LAYERS)])
     values: list[list[Tensor]] = field(default_factory=lambda: [[] for _ in range(LAYERS)])
     mask: Tensor | None = None  # bool (B, T), which of the tokens fed are no padding
@@ -90,7 +91,7 @@ class Toy(CachedModel[ToyCache]):
         return self._run(tokens, self._positions(real), seen, ToyCache(memory, mask=real))
 
     def new_cache(self, memory: Any, n_rows: int, capacity: int) -> ToyCache:
-        self.newest = ToyCache(memory)
+        self.newest = ToyCache(memory, min(capacity, self.max_len or capacity))
         return self.newest
 
     def feed(self, tokens: Tensor, cache: ToyCache, mask: Tensor | None = None) -> list[Tensor]:
