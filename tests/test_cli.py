@@ -459,7 +459,7 @@ def test_evaluate_prints_scores_with_intervals_and_all_as_json(tiny_run: Path, r
     scores, bleu, chrf, marks, speed = command_output("evaluate", tiny_run, *reference_flags).splitlines()
     sure = r" 100.00 \(95% CI 100.00-100.00\)"
     assert re.fullmatch(rf"test.en: BLEU{sure}  chrF{sure}  exact match 100.0%  \(15 sentences\)", scores)
-    assert bleu.startswith("BLEU nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:zh|")
+    assert bleu.startswith("BLEU nrefs:1|bs:1000|seed:12345|case:mixed|eff:yes|tok:zh|")
     assert chrf.startswith("chrF nrefs:1|bs:1000|seed:12345|")
     assert re.fullmatch(
         r"test.en: unsure of \d+.\d%; 0.0% of these wrong \(precision\), none of the wrong marked \(recall\); "

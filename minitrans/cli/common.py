@@ -65,7 +65,8 @@ def add_test_set_flags(parser: Parser, required: bool) -> None:
     parser.add_argument(
         "--tokenize",
         choices=["none", "13a", "intl", "zh", "char"],
-        help="how BLEU splits words; none: only at spaces; default: zh for zh, char for ja, ko, th, else 13a",
+        help="how BLEU splits words; none: only at spaces; default: zh for Chinese, char for Korean, Japanese, Thai "
+        "and others without spaces, else 13a",
     )
 
 

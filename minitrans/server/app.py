@@ -298,4 +298,4 @@ def _language_entry(code: str) -> dict[str, Any]:
 
 def _normalize_language(code: str) -> str:
     """The language of a code such as `EN`, `en-US` or `zh_Hans`; traditional Chinese is one of its own."""
-    return "zh-hant" if re.match("(?i)zh[-_](hant|tw|hk|mo)", code) else base_language(code)
+    return "zh-hant" if re.match("(?i)(zho?|chi|cmn)[-_](hant|tw|hk|mo)", code) else base_language(code)

@@ -15,7 +15,9 @@ from minitrans.text.reading import clean
 from minitrans.translate.bundle import Threshold
 from minitrans.translate.translator import Translation
 
-BLEU_TOKENIZERS = {"zh": "zh", "ja": "char", "ko": "char", "th": "char"}  # 13a, sacreBLEU's default, splits at spaces
+# For others 13a, sacreBLEU's default, which splits at spaces: there are few or none in these, or, in Korean, too few.
+BLEU_TOKENIZERS = dict.fromkeys(("zh", "yue", "wuu", "nan", "hak", "gan", "hsn", "lzh"), "zh")
+BLEU_TOKENIZERS |= dict.fromkeys(("ja", "ko", "th", "lo", "km", "my", "shn", "bo", "dz"), "char")
 MIN_EXACT_MATCH_SHARE = 0.5  # if at least this share of translations equals a reference, all others are called wrong
 MIN_CORRECT_CHRF = 40.0  # if a smaller share does, only those others with a lower sentence chrF are
 
@@ -138,7 +140,8 @@ def _reference_streams(references: Sequence[str], others: Sequence[Sequence[str]
 
 def _metrics(target: str, tokenize: str | None) -> tuple[BLEU, CHRF]:
     tokenize = tokenize or BLEU_TOKENIZERS.get(base_language(target), "13a")
-    return BLEU(tokenize=tokenize, force=tokenize == "none"), CHRF()  # of `none`, no warning that it looks tokenized
+    # The order is 4, as usual, if any translation has 4 tokens. Of `none`, no warning that the text looks tokenized.
+    return BLEU(tokenize=tokenize, effective_order=True, force=tokenize == "none"), CHRF()
 
 
 def _interval_bounds(result: Result) -> tuple[float, float]:

@@ -153,7 +153,7 @@ def test_codes_are_taken_as_clients_write_them_or_exactly_where_a_run_has_one(tr
     with TestClient(Api([translator, british], 300, 0, 9)) as server, pytest.MonkeyPatch.context() as patch:
         patch.setattr(Translator, "translate", lambda self, lines: [self.bundle.source for _ in lines])
         exact = ("en", "zh", "en"), ("en-GB", "zh", "en-GB"), ("EN-gb", "ZH", "en-GB")
-        others = [("en-US", target, "en") for target in ("zh", "ZH", "zh-CN", "zh_CN", "zh-Hans", "zh-Hans-CN")]
+        others = [("en-US", target, "en") for target in ("zh", "ZH", "zh-CN", "zh_CN", "zho_Hans", "zh-Hans-CN")]
         for source, target, taken in (*exact, *others):
             answer = server.post("/translate", json={"q": "a", "source": source, "target": target})
             assert answer.json() == {"translatedText": taken}
@@ -190,7 +190,7 @@ def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Trans
     ("params", "message"),
     [
         ({"q": "a", "source": "zz", "target": "zh"}, "zz is not supported"),
-        *(({"q": "a", "source": "en", "target": f"zh-{x}"}, f"zh-{x} is not") for x in ("Hant", "TW", "HK", "MO")),
+        *(({"q": "a", "source": "en", "target": x}, f"{x} is not") for x in ("zh-Hant", "zho_Hant", "zh-TW", "zh-HK")),
         ({"q": "a", "source": "en", "target": "\ud800"}, "\ufffd is not supported"),
         ({"q": "a", "source": "zh-\ud83d", "target": "zh"}, "zh is not available as a target language from zh-\ufffd"),
         ({"q": "a", "source": "zh", "target": "en"}, "en is not available as a target language from zh"),

@@ -2,6 +2,8 @@ import json
 from dataclasses import replace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
@@ -22,12 +24,30 @@ GOOD_OUTPUT = [line.replace("mat", "rug") if i % 5 == 0 else line for i, line in
 BAD_OUTPUT = [line.replace("sat on", "lay under") if i % 5 else line for i, line in enumerate(REFERENCES)]
 
 
-def test_chinese_and_japanese_are_split_into_characters_and_german_into_words() -> None:
-    for target in ("zh", "zh-CN", "ZH_Hans"):
-        assert "tok:zh" in score(["我"], ["我"], target).bleu_signature
-    assert "tok:char" in score(["あ"], ["あ"], "ja").bleu_signature
-    assert "tok:13a" in score(["ich"], ["ich"], "de").bleu_signature
-    assert "tok:char" in score(["我"], ["我"], "zh", "char").bleu_signature
+@pytest.mark.parametrize(
+    ("tokenizer", "targets"),
+    [
+        ("zh", "zh zh-CN ZH_Hans zho_Hans chi cmn yue_Hant wuu"),
+        ("char", "ja jpn_Jpan ko kor_Hang th tha_Thai lo lao_Laoo km khm_Khmr my mya_Mymr bur bod_Tibt dzo"),
+        ("13a", "de de-AT deu_Latn en vi vie x"),
+    ],
+)
+def test_languages_without_spaces_are_split_into_characters_however_they_are_spelled(
+    tokenizer: str, targets: str
+) -> None:
+    for target in targets.split():
+        assert f"|tok:{tokenizer}|" in score(["我"], ["我"], target).bleu_signature
+    assert "|tok:char|" in score(["我"], ["我"], "zh", "char").bleu_signature
+
+
+@given(st.lists(st.tuples(*[st.lists(st.sampled_from("abcd"), max_size=7).map(" ".join)] * 2), min_size=1))
+@example([("a b c", "a b c"), ("a", "a"), ("", "b")])
+def test_bleu_is_the_usual_one_and_not_0_where_all_translations_are_short(pairs: list[tuple[str, str]]) -> None:
+    translations, references = zip(*pairs, strict=True)
+    usual = BLEU().corpus_score(translations, [references])
+    assert score(references, references, "en").bleu == pytest.approx(100 if any(references) else 0)
+    if usual.totals[-1]:
+        assert score(translations, references, "en").bleu == usual.score
 
 
 def test_exact_match_counts_whole_sentences_after_cleaning_the_reference() -> None:
