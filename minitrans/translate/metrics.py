@@ -134,8 +134,8 @@ def mean_and_std(scores: Sequence[Scores]) -> dict[str, dict[str, float]]:
 
 
 def _reference_streams(references: Sequence[str], others: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """All references as sacreBLEU takes them, with None for a missing one, although its annotations lack that."""
-    return [references, *([line if clean(line) else cast(str, None) for line in lines] for lines in others)]
+    """All references, clean, as sacreBLEU takes them: None for a missing one, although its annotations lack that."""
+    return [[*map(clean, references)], *([clean(line) or cast(str, None) for line in lines] for lines in others)]
 
 
 def _metrics(target: str, tokenize: str | None) -> tuple[BLEU, CHRF]:

@@ -55,6 +55,13 @@ def test_exact_match_counts_whole_sentences_after_cleaning_the_reference() -> No
     assert scores.exact_match == 50.0
 
 
+def test_all_references_are_composed_as_translations_are() -> None:
+    written, typed = "Schöne Grüße, schöne Küsse", "Scho\u0308ne Gru\u0308ße, scho\u0308ne Ku\u0308sse"
+    for references in ([typed], ["x"]), (["x"], [typed]):
+        scores = score([written], references[0], "de", others=references[1:])
+        assert (scores.bleu, scores.chrf, scores.exact_match) == pytest.approx((100, 100, 100))
+
+
 def test_any_of_several_references_is_right_and_a_blank_further_one_is_none() -> None:
     translations, references = ["a b c d", "", "x y z w"], ["a b c e", "p q", "x  y z w"]
     others = [["a b  c d", " ", ""]]
