@@ -198,7 +198,6 @@ def _sublayer(
 
 def dropout_probability(module: HasDropout | None) -> float:
     """The probability with which a module drops an element, as it is now: 0 in eval mode."""
-    if module is None:
+    if module is None or not module.training:
         return 0.0
-    p = module.dropout if isinstance(module, MultiHeadAttention) else module.p
-    return p if module.training else 0.0
+    return module.dropout if isinstance(module, MultiHeadAttention) else module.p

@@ -2,22 +2,25 @@
 
 import math
 import pkgutil
+import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from conftest import BOS, EOS, PAD, needs_compiled
 from torch import Tensor
+from torch.nn import functional as F
 
 from minitrans.compiled import probe, training
 from minitrans.compiled.library import NotAdmittedError
 from minitrans.compiled.plan import read_plan
 from minitrans.compiled.stepper import CompiledState, CompiledStepper
 from minitrans.model.attention import attention_scores
-from minitrans.model.decoding import likeliest_tokens
+from minitrans.model.decoding import CachedStepper, likeliest_tokens
 from minitrans.model.layers import FeedForward
 from minitrans.model.masks import causal_mask
 from minitrans.model.transformer import Transformer, TransformerConfig
@@ -145,6 +148,25 @@ def test_what_happens_in_eval_mode_alone_is_noticed_in_training(monkeypatch: Pat
     assert all("off by" in reason for reason in refusal_reasons())
 
 
+def block_repeated_4_grams(exact: Any) -> Any:
+    def next_tokens(self: CachedStepper, tokens: Tensor, state: Any, n: int) -> tuple[Tensor, Tensor]:
+        log_p, ids = exact(self, tokens, state, n)
+        state.fed = [*getattr(state, "fed", []), tokens.tolist()]
+        for row, fed in enumerate(zip(*state.fed[1:], strict=True)):
+            for i in range(len(fed) - 3):
+                if fed[i : i + 3] == fed[-3:]:
+                    log_p[row, ids[row] == fed[i + 3]] = -1e9
+        return log_p, ids
+
+    return next_tokens
+
+
+def flooded_loss(logits: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
+    """No token's loss falls below 0.2."""
+    each = F.cross_entropy(logits, tgt_out, ignore_index=pad_id, label_smoothing=smoothing, reduction="none")
+    return ((each - 0.2).abs() + 0.2)[tgt_out != pad_id].sum()
+
+
 @pytest.mark.parametrize(
     ("name", "edited", "noticed"),
     [
@@ -162,15 +184,35 @@ def test_what_happens_in_eval_mode_alone_is_noticed_in_training(monkeypatch: Pat
         ),
         ("transformer.Transformer.hidden_states", lambda exact: lambda self, _, ids: exact(self, ids, ids), (1, 0)),
         ("loss.label_smoothed_cross_entropy", lambda exact: lambda *args: exact(*args[:3], min(args[3], 0.1)), (1, 0)),
+        (
+            "loss.label_smoothed_cross_entropy",
+            lambda exact: lambda x, ids, *args: exact(x, ids.masked_fill(ids == 4, 0), *args),
+            (1, 0),
+        ),
+        ("loss.label_smoothed_cross_entropy", lambda _: flooded_loss, (1, 0)),
+        (  # of sources that are padded on the left; compiled decoding refuses these
+            "transformer.Transformer.embed",
+            lambda exact: lambda self, table, ids, at: exact(self, table, ids, at) * (1 + (ids[:, :1, None] == 0)),
+            (1, 0),
+        ),
+        ("decoding.CachedStepper.next_tokens", block_repeated_4_grams, (0, 1)),
         ("decoding.greedy_token_ids", lambda _: lambda logits, _: logits.topk(2).indices[..., 1], (0, 1)),
         ("decoding.suppress_pad_bos", lambda exact: lambda x, c: exact(x, replace(c, pad_id=3)), (0, 1)),
     ],
 )
-def test_an_edit_of_one_token_the_source_the_smoothing_or_the_choice_is_noticed(
+def test_an_edit_of_some_tokens_the_source_the_loss_or_the_choice_is_noticed(
     name: str, edited: Any, noticed: tuple[int, int], monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(f"minitrans.model.{name}", edited(pkgutil.resolve_name(f"minitrans.model.{name}")))
     assert tuple("compiled code is " in reason for reason in refusal_reasons()) == noticed
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.uniform])
+def test_random_numbers_that_are_not_pytorchs_are_refused(draw: Callable[[], float], monkeypatch: Patch) -> None:
+    """Here no layer happens to be skipped."""
+    forward = FeedForward.forward
+    monkeypatch.setattr(FeedForward, "forward", lambda self, x: forward(self, x) * (draw() >= 0))
+    assert refusal_reasons() == ("the small model that it is tried on draws random numbers that are not PyTorch's",) * 2
 
 
 def test_another_choice_of_tokens_is_noticed(monkeypatch: Patch) -> None:
