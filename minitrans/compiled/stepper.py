@@ -16,7 +16,7 @@ from torch import Tensor
 
 from minitrans.compiled.library import SublayerParameters, call_function, check_token_ids, load_library
 from minitrans.compiled.plan import Plan
-from minitrans.model.masks import padding_mask
+from minitrans.model.decoding import source_lengths
 
 CPP_PATH = Path(__file__).with_name("stepper.cpp")
 
@@ -117,15 +117,14 @@ class CompiledStepper:
         """Read the sources, int64 (B, S), padded on the right, to decode at most `capacity` tokens of each.
 
         Raises:
-            ValueError: A source, or `capacity`, is longer than `max_len`.
+            ValueError: A source, or `capacity`, is longer than `max_len`; or there is padding before a token.
             IndexError: An id is not below V, or negative.
         """
         check_token_ids(src_ids, self.config.vocab_size)
-        real = padding_mask(src_ids, self.config.pad_id)[:, 0, 0]
-        lengths = real.sum(-1).tolist()
+        lengths = source_lengths(src_ids, self.config.pad_id)
         if (longest := max([*lengths, capacity])) > self.config.max_len:
             raise ValueError(f"{longest} tokens are more than model.max_len ({self.config.max_len})")
-        offsets, tokens = torch.tensor([0, *accumulate(lengths)], device="cpu"), src_ids[real]
+        offsets, tokens = torch.tensor([0, *accumulate(lengths)], device="cpu"), src_ids[src_ids != self.config.pad_id]
         c = self.config
         cross = torch.empty(c.n_layers, len(tokens), 2 * c.n_heads * c.head_size, dtype=self.dtype, device="cpu")
         self._call("encode", self._stepper, tokens, offsets, len(lengths), cross)

@@ -7,7 +7,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from minitrans.model.cache import DecoderCache
-from minitrans.model.masks import padding_mask
 from minitrans.model.transformer import Transformer, TransformerConfig
 
 
@@ -93,8 +92,20 @@ class UncachedState:
 
 def length_limits(src_ids: Tensor, config: TransformerConfig) -> list[int]:
     """`length_limit` of each row of int64 (B, S)."""
-    lengths = padding_mask(src_ids, config.pad_id).sum(-1).flatten().tolist()
-    return [length_limit(n, config.max_len) for n in lengths]
+    return [length_limit(n, config.max_len) for n in source_lengths(src_ids, config.pad_id)]
+
+
+def source_lengths(src_ids: Tensor, pad_id: int) -> list[int]:
+    """The number of real tokens in each row of int64 (B, S).
+
+    Raises:
+        ValueError: There is padding before one of them.
+    """
+    real = src_ids != pad_id
+    if (real[:, 1:] > real[:, :-1]).any():
+        raise ValueError("there is padding before a token: sources are padded on the right")
+    lengths: list[int] = real.sum(-1).tolist()
+    return lengths
 
 
 def length_limit(src_len: int, max_len: int) -> int:

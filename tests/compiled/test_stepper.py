@@ -175,6 +175,8 @@ def test_what_does_not_fit_is_refused() -> None:
     for ids in ([[V, EOS]], [[-1, EOS]]):
         with pytest.raises(IndexError):
             fast.begin(torch.tensor(ids), 1)
+    with pytest.raises(ValueError, match="there is padding before a token"):
+        fast.begin(torch.tensor([[PAD, 7, EOS]]), 1)
     cache = fast.begin(torch.tensor([[7, EOS]]), 1)
     with pytest.raises(IndexError):
         fast.next_tokens(torch.tensor([V]), cache, 1)

@@ -79,6 +79,12 @@ def test_the_limit_of_each_row_grows_with_its_real_tokens_up_to_max_len() -> Non
     assert length_limits(src_ids, varied_model(0, max_len=13).config) == [*(min(13, n) for n in OUTPUT_LIMITS), 10]
 
 
+def test_sources_that_are_padded_on_the_left_are_refused() -> None:
+    """Compiled code could not tell at which positions their tokens are."""
+    with pytest.raises(ValueError, match=r"^there is padding before a token: sources are padded on the right$"):
+        length_limits(torch.tensor([[7, EOS, PAD], [PAD, 7, EOS]]), MODEL.config)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_the_likeliest_tokens_and_their_log_probabilities(dtype: torch.dtype) -> None:
     logits = random_tensor(0, 3, V).to(dtype)
