@@ -5,6 +5,9 @@ words: the plan has to know the architecture, and the probe has to find no diffe
 and these. Both look at the model and its code once, when they are called; the loss reads dropout at each batch.
 """
 
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -29,13 +32,13 @@ def compiled_batch_loss(model: Transformer, device: torch.device, dtype: torch.d
     if kind[0] != (computed := torch.promote_types(dtype, torch.float32)):
         raise NotAdmittedError(f"products in {dtype} train parameters in {computed} alone", expected=True)
     probe.check_training(plan, dtype)
+    return partial(_batch_loss, model, kind, partial(training.batch_loss, plan, dtype=dtype))  # which deepcopy copies
 
-    def batch_loss(src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float) -> Tensor:
-        if (model.output.weight.dtype, model.output.weight.device) != kind:
-            raise RuntimeError(f"the model, which was {kind[0]} on {kind[1]}, has been converted or moved since")
-        return training.batch_loss(plan, src_ids, tgt_in, tgt_out, smoothing, dtype)
 
-    return batch_loss
+def _batch_loss(model: Transformer, kind: tuple[Any, Any], compute: BatchLossFn, *batch: Any) -> Tensor:
+    if (model.output.weight.dtype, model.output.weight.device) != kind:
+        raise RuntimeError(f"the model, which was {kind[0]} on {kind[1]}, has been converted or moved since")
+    return compute(*batch)
 
 
 def compiled_stepper(model: Transformer) -> CompiledStepper:

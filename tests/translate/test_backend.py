@@ -110,6 +110,17 @@ def test_a_model_that_is_converted_afterwards_is_refused() -> None:
 
 
 @needs_compiled
+def test_a_copy_of_model_and_loss_has_its_own_weights() -> None:
+    """As a copy of the training module, whose weights somebody averages."""
+    model = random_model(1).train()
+    copied, of_batch = copy.deepcopy((model, make_loss(model, "require")))
+    with torch.no_grad():
+        copied.encoder.norm.weight.mul_(2)
+    want = loss_and_gradients(make_loss(copied, "off"), copied, BATCH_IDS)
+    assert worst_deviation(loss_and_gradients(of_batch, copied, BATCH_IDS), want) < 1e-11
+
+
+@needs_compiled
 def test_dropout_and_modes_that_change_during_training_reach_compiled_code() -> None:
     model = random_model(1, dropout=0.3, attention_dropout=0.3).train()
     of_batch = make_loss(model, "require")
