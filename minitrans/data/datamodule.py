@@ -1,8 +1,10 @@
 """Feeds Lightning with batches, and lets it stop in the middle of an epoch and resume there."""
 
+import zlib
 from collections import Counter, UserList
 from typing import Any
 
+import numpy as np
 from datasets import DatasetDict
 from lightning.pytorch import LightningDataModule
 
@@ -26,6 +28,9 @@ class TranslationDataModule(LightningDataModule):
         seed: Seed of the shuffling, 0 or more.
         corpus: What `load_corpus` has returned, if it has been called already.
 
+    Attributes:
+        text_checksum: Of the pairs of `valid` and, unless it is a stream, `train`.
+
     Raises:
         UserError: The corpus is not there or faulty, or none of its pairs is short enough.
     """
@@ -48,6 +53,10 @@ class TranslationDataModule(LightningDataModule):
             self._src, tgt = read_id_rows(tokenized["train"], "training", max_len, config)
             settings = tokenizer.pad_bos_eos_ids, config.batch_tokens, seed, noise, config.reversed_epochs
             self._train = EpochLoader(self._src, tgt, *settings)
+        self.text_checksum = 0
+        for rows in self._valid if config.streaming else (*self._valid, self._src, tgt):
+            for numbers in (row_lengths(rows), np.asarray(rows.flatten())):
+                self.text_checksum = zlib.crc32(numbers.data, self.text_checksum)
 
     def train_dataloader(self) -> EpochLoader | StreamLoader:
         """Return a loader of `Batch`es, shuffled again in every epoch; a stream has no end."""
@@ -62,8 +71,8 @@ class TranslationDataModule(LightningDataModule):
         return UserList(batches)  # Lightning would take a list for several loaders
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place in the training data, which Lightning saves with a checkpoint."""
-        return self._train.state_dict()
+        """Return the place in the training data, and `text_checksum`, which Lightning saves with a checkpoint."""
+        return self._train.state_dict() | {"text": self.text_checksum}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go to a saved place in the training data."""

@@ -81,21 +81,21 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     raise DamagedCheckpointError(f"{path} is no checkpoint of this version of minitrans; train again with --overwrite")
 
 
-def newest_intact_checkpoint(folder: Path) -> Path:
-    """Find the newest checkpoint that is not damaged; the log names newer ones that are.
+def newest_intact_checkpoint(folder: Path) -> tuple[Path, int | None]:
+    """Find the newest checkpoint that is not damaged, and its `text_checksum`; the log names newer ones that are.
 
     Raises:
         UserError: There is none, the best weights so far are gone, or a file is not read, see `read_checkpoint`.
     """
     for path in step_checkpoints_newest_first(folder):
         try:
-            metrics = read_checkpoint(path)["metrics"]
+            checkpoint = read_checkpoint(path)
         except DamagedCheckpointError:
             logger.warning("%s is damaged; it is passed over for the checkpoint before", path)
         else:
-            if "val_bleu" in metrics:  # perhaps no later weights will be better
+            if "val_bleu" in checkpoint["metrics"]:  # perhaps no later weights will be better
                 read_checkpoint(folder / BEST)
-            return path
+            return path, checkpoint["TranslationDataModule"].get("text")
     raise UserError(f"{folder} holds no checkpoint to resume from; train again with --overwrite")
 
 

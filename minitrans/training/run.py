@@ -74,7 +74,9 @@ def train(config: RunConfig) -> dict[str, Scores]:
         # A bad size fails here, not after the tokenizer has been trained; the ids are not known yet.
         sizes = config.transformer_config(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2)
         check_model_memory(sizes)
-        checkpoint = checkpoints.newest_intact_checkpoint(config.run_dir / CHECKPOINTS) if config.resume else None
+        checkpoint = text = None
+        if config.resume:
+            checkpoint, text = checkpoints.newest_intact_checkpoint(config.run_dir / CHECKPOINTS)
         trainer = _make_trainer(config, checkpoint)
         seed_everything(config.seed, verbose=False)
 
@@ -89,6 +91,9 @@ def train(config: RunConfig) -> dict[str, Scores]:
             tokenizer = train_tokenizer(corpus["train"], config.tokenizer, config.data.cache_dir)
         model = _make_model(config, tokenizer, start)
         data = TranslationDataModule(config.data, tokenizer, model.config.max_len, config.seed, corpus)
+        if checkpoint and text != data.text_checksum:
+            changed = f"train or valid of {config.data.path} is not the text that {checkpoint} was trained on"
+            raise UserError(f"{changed}; resume with that text, or train a new run")
         _check_validation_interval(config.trainer, -(-len(data.train_dataloader()) // trainer.world_size))
         if isinstance(share := config.trainer["limit_val_batches"], float):  # Lightning refuses less than one batch
             trainer.limit_val_batches = max(1, int(share * -(-len(data.val_dataloader()) // trainer.world_size)))
@@ -105,7 +110,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
             training=replace(config.training, init_from=None),
             trainer=config.trainer | {"devices": "auto"},
         )
-        facts = settings.yaml_text, checkpoint and checkpoint.name, tokenizer.digest, len(data.train_dataloader())
+        facts = settings.yaml_text, checkpoint and checkpoint.name, tokenizer.digest, data.text_checksum
         trainer.callbacks.append(LambdaCallback(setup=lambda *_, **__: _check_alike(facts)))  # type: ignore[attr-defined]
         _fit(trainer, module, data, config, checkpoint)
         if not trainer.is_global_zero:
@@ -248,8 +253,8 @@ def _check_validation_interval(settings: dict[str, Any], n_batches: int) -> None
 
 
 def _check_alike(facts: tuple[object, ...]) -> None:
-    """Refuse to train with processes that differ in settings, checkpoint, tokenizer or number of batches."""
-    for name, *values in zip(("settings", "checkpoint", "tokenizer", "batches"), *all_gather(facts), strict=True):
+    """Refuse to train with processes that differ in settings, checkpoint, tokenizer or text."""
+    for name, *values in zip(("settings", "checkpoint", "tokenizer", "text"), *all_gather(facts), strict=True):
         if len({*values}) > 1:
             raise UserError(
                 f"the processes do not have the same {name}; give each the same command, run folder and text"

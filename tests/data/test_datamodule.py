@@ -55,6 +55,19 @@ def test_texts_leave_nothing_out(folder: Path, tokenizer: Tokenizer) -> None:
         assert data.texts(split) == tuple(map(list, zip(*pairs, strict=True)))
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_state_tells_text_from_other_text(streaming: bool, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    def checksum(train: Pairs, *valid: tuple[str, str]) -> int:
+        folder = write_pairs(tmp_path, "lines", {"train": train, "valid": [*VALID, *valid]})
+        return data_module(folder, tokenizer, streaming=streaming).state_dict()["text"]
+
+    before = checksum(TRAIN, ("a", "c"), ("b c", "d"))
+    assert before == checksum(TRAIN, ("a ", "c"), ("b  c", "d"))
+    assert before != checksum(TRAIN, ("a b", "c"), ("c", "d"))  # the same ids in a row
+    assert before != checksum(TRAIN, ("d", "c"), ("b c", "a"))  # the same lengths
+    assert streaming == (before == checksum(TRAIN[::-1], ("a", "c"), ("b c", "d")))  # nobody knows all of a stream
+
+
 def test_limits_hold_in_training_alone(folder: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
     lengths = {pair: sorted(1 + len(ids) for ids in tokenizer.encode_batch(pair)) for pair in TRAIN}
     longest = sorted({longer for _, longer in lengths.values()})[-2]

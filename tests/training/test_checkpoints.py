@@ -332,6 +332,19 @@ def test_a_checkpoint_that_cannot_be_read_is_not_passed_over(
     )
 
 
+def test_a_run_is_not_resumed_on_other_text(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(corpus, tmp_path, dirs_exist_ok=True)
+    config = tmp_path / "run/config.yaml"
+    config.write_text(config.read_text().replace(str(corpus), str(tmp_path)))
+    for name in ("train.en", "train.zh"):
+        (tmp_path / name).write_text((corpus / name).read_text().partition("\n")[2])
+    flags = run_flags(tmp_path, tmp_path / "run", "--resume", max_steps=200)
+    said = (
+        f"train or valid of {tmp_path} is not the text that {tmp_path}/run/checkpoints/step-200.ckpt was trained on; "
+    )
+    assert refusal_message("train", *flags, unchanged=tmp_path / "run").startswith(said)
+
+
 def test_without_its_best_weights_a_run_is_not_resumed(tiny_run_copy: Path, corpus: Path) -> None:
     for name in ("step-200", "best"):
         (tiny_run_copy / f"checkpoints/{name}.ckpt").unlink()

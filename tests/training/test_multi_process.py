@@ -27,7 +27,7 @@ FLOAT64_RUN = Path(__file__).with_name("float64_run.py")
 
 
 def load_newest_checkpoint(run_dir: Path) -> dict[str, Any]:
-    return torch.load(newest_intact_checkpoint(run_dir / "checkpoints"), weights_only=True)
+    return torch.load(newest_intact_checkpoint(run_dir / "checkpoints")[0], weights_only=True)
 
 
 def patch_joined_batches(patch: pytest.MonkeyPatch, n_processes: int) -> list[int]:

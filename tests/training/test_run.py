@@ -41,7 +41,7 @@ IN_USE_MESSAGE = "is in use by another process; wait for its end"
 # -- The folder -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("place", "name"), list(enumerate(("settings", "checkpoint", "tokenizer", "batches"))))
+@pytest.mark.parametrize(("place", "name"), list(enumerate(("settings", "checkpoint", "tokenizer", "text"))))
 def test_processes_that_were_started_otherwise_or_read_other_text_are_refused(
     place: int, name: str, corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
