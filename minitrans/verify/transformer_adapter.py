@@ -29,16 +29,19 @@ class TransformerAdapter(CachedModel[DecoderCache]):
         return self.model.encode(src_ids.masked_fill(~src_mask, self.model.config.pad_id))  # by which it tells padding
 
     def full_pass(self, memory: tuple[Tensor, Tensor], tokens: Tensor, mask: Tensor | None = None) -> list[Any]:
-        """All numbers of the full masked pass."""
-        return self._logits_and_traces(*self.model.run_decoder(tokens, *memory, need_weights=True))
+        """All numbers of the full masked pass, and once more the logits, from `decode`."""
+        numbers = self._logits_and_traces(*self.model.run_decoder(tokens, *memory, need_weights=True))
+        return [*numbers, self.model.decode(tokens, *memory)]
 
     def new_cache(self, memory: tuple[Tensor, Tensor], n_rows: int, capacity: int) -> DecoderCache:
         """An empty cache."""
         return self.model.init_cache(*memory, capacity)
 
     def feed(self, tokens: Tensor, cache: DecoderCache, mask: Tensor | None = None) -> list[Any]:
-        """All numbers of the next tokens."""
-        return self._logits_and_traces(*self.model.run_decoder(tokens, None, cache.src_mask, cache, need_weights=True))
+        """All numbers of the next tokens, and once more the logits, from `step`; its cache is the one to go on with."""
+        copy = self.copy_cache(cache)
+        numbers = self._logits_and_traces(*self.model.run_decoder(tokens, None, copy.src_mask, copy, need_weights=True))
+        return [*numbers, self.model.step(tokens, cache)]
 
     def select_rows(self, cache: DecoderCache, rows: Tensor) -> DecoderCache:
         """The same cache."""
