@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from conftest import PAD, random_ids, random_tensor
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from minitrans.model.loss import CHUNK_ROWS, BatchLossFn, label_smoothed_cross_entropy
+from minitrans.model.loss import CHUNK_ROWS, BatchLossFn, label_smoothed_cross_entropy, linear_cross_entropy
 from minitrans.model.transformer import Transformer
 from minitrans.translate.backend import CompiledMode, make_batch_loss
 
@@ -21,6 +22,11 @@ HIDDEN_WEIGHT_DTYPES = [(torch.float32, torch.float32), (torch.float64, torch.fl
 def plain_loss(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
     """What any way to the loss from hidden states has to equal."""
     return label_smoothed_cross_entropy(hidden @ weight.T, tgt_out, pad_id, smoothing)
+
+
+def chunked_loss(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
+    """The model's own way, of logits in the dtype of the hidden states."""
+    return linear_cross_entropy(hidden, lambda h: F.linear(h, weight.to(h.dtype)), tgt_out, pad_id, smoothing)
 
 
 def random_case(lengths: Sequence[int], padded: int = 0) -> tuple[Tensor, Tensor, Tensor]:

@@ -107,7 +107,7 @@ def hidden_states(
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
-    """What `minitrans.model.loss.linear_cross_entropy` returns; the arguments are the same, with any dimensions."""
+    """What `minitrans.model.loss.linear_cross_entropy` returns, of logits `hidden @ weight.T`; with any dimensions."""
     rows, target = hidden.reshape(-1, hidden.size(-1)), tgt_out.flatten()
     real = target != pad_id
     if not real.all():

@@ -120,7 +120,7 @@ def trace_translation(bundle: Bundle, text: str, translation: Translation) -> Tr
     src_ids, tgt_in, tgt_out = (torch.tensor([ids], device=model.positions.device) for ids in sides)
 
     memory, src_mask, hidden, kinds = traced_full_pass(model, src_ids, tgt_in)
-    logits = model.output(hidden)  # (1, T, V)
+    logits = model.logits(hidden)  # (1, T, V)
     among, within, across = (stack_layers(kind)[:, 0] for kind in kinds)
     n, length = len(source), tgt_in.size(1)
 
@@ -131,7 +131,7 @@ def trace_translation(bundle: Bundle, text: str, translation: Translation) -> Tr
     for t in range(length):
         held = cache.length
         hidden, traces = model.run_decoder(tgt_in[:, t : t + 1], None, src_mask, cache, need_weights=True)
-        of_step = model.output(hidden)  # (1, 1, V)
+        of_step = model.logits(hidden)  # (1, 1, V)
         of_self = stack_layers(trace.self_weights for trace in traces)[:, 0, :, 0]
         stepwise_decoder[:, :, t, : of_self.size(-1)] = of_self
         stepwise_cross[:, :, t] = stack_layers(trace.cross_weights for trace in traces)[:, 0, :, 0]

@@ -1,6 +1,7 @@
 """What training minimises: the plain formula, and the same from the hidden states without ever holding all logits."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ def batch_loss(model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Ten
         Scalar: the sum over the real positions, in nats. Divide by their number for the mean.
     """
     hidden = model.hidden_states(src_ids, tgt_in)
-    return linear_cross_entropy(hidden, model.output.weight, tgt_out, model.config.pad_id, smoothing)
+    return linear_cross_entropy(hidden, model.logits, tgt_out, model.config.pad_id, smoothing)
 
 
 def label_smoothed_cross_entropy(logits: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
@@ -50,25 +51,30 @@ def label_smoothed_cross_entropy(logits: Tensor, tgt_out: Tensor, pad_id: int, s
     return F.cross_entropy(rows, tgt_out.flatten(), ignore_index=pad_id, reduction="sum", label_smoothing=smoothing)
 
 
-def linear_cross_entropy(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
-    """`label_smoothed_cross_entropy(hidden @ weight.T, ...)` with little memory: CHUNK_ROWS positions at a time.
+def linear_cross_entropy(
+    hidden: Tensor, logits_of: Callable[[Tensor], Tensor], tgt_out: Tensor, pad_id: int, smoothing: float
+) -> Tensor:
+    """`label_smoothed_cross_entropy(logits_of(hidden), ...)` with little memory: CHUNK_ROWS positions at a time.
 
     Args:
-        hidden: (B, T, D) what the output projection reads. Its dtype, or that of autocast, is that of the products.
-        weight: (V, D) the output projection, in the dtype of the products or a higher one.
+        hidden: (B, T, D) what `logits_of` reads, in its dtype or that of autocast.
+        logits_of: (CHUNK_ROWS, D) -> (CHUNK_ROWS, V), as `Transformer.logits`; called twice, for the gradient too.
         tgt_out: int64 (B, T).
         pad_id: Positions with this target do not count.
         smoothing: In [0, 1).
 
     Returns:
-        Scalar of the dtype of `weight`: the sum over the real positions, in nats.
+        Scalar, float32 at least: the sum over the real positions, in nats.
     """
-    device = hidden.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+    device, dtype = hidden.device.type, torch.promote_types(hidden.dtype, torch.float32)
+    cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    if cast:
         hidden = hidden.to(torch.get_autocast_dtype(device))  # on a GPU, what a norm gives is in float32
 
     def loss_of(h: Tensor, y: Tensor) -> Tensor:
-        return label_smoothed_cross_entropy((h @ weight.to(h.dtype).T).to(weight.dtype), y, pad_id, smoothing)
+        # A cached cast of the weights would add up the gradients of all chunks in the lower dtype.
+        with torch.autocast(device, cache_enabled=False) if cast else nullcontext():
+            return label_smoothed_cross_entropy(logits_of(h).to(dtype), y, pad_id, smoothing)
 
     real = (tgt_out != pad_id).flatten().nonzero()[:, 0]
     rows, target = hidden.flatten(0, 1).index_select(0, real), tgt_out.flatten()[real]

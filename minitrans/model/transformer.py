@@ -195,10 +195,14 @@ class Transformer(nn.Module):
         Raises:
             ValueError: A sequence is longer than `max_len`.
         """
-        return self.output(self.hidden_states(src_ids, tgt_in))
+        return self.logits(self.hidden_states(src_ids, tgt_in))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """What may follow each hidden state: (..., D) -> (..., V). The loss computes it twice: no random numbers."""
+        return self.output(hidden)
 
     def hidden_states(self, src_ids: Tensor, tgt_in: Tensor) -> Tensor:
-        """`forward` up to the output projection, which the loss applies a few rows at a time: (B, T, D)."""
+        """`forward` up to the logits, which the loss computes for a few rows at a time: (B, T, D)."""
         memory, src_mask = self.encode(src_ids)
         return self.run_decoder(tgt_in, memory, src_mask)[0]
 
@@ -219,7 +223,7 @@ class Transformer(nn.Module):
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
         """The decoder's full masked pass: int64 (B, T) -> logits (B, T, V); other arguments as `encode` gives them."""
-        return self.output(self.run_decoder(tgt_in, memory, src_mask)[0])
+        return self.logits(self.run_decoder(tgt_in, memory, src_mask)[0])
 
     def init_cache(self, memory: Tensor, src_mask: Tensor, capacity: int | None = None) -> DecoderCache:
         """Begin a stepwise decode.
@@ -249,7 +253,7 @@ class Transformer(nn.Module):
         Raises:
             ValueError: No room for n more tokens in the cache, or beyond `max_len`.
         """
-        return self.output(self.run_decoder(tgt_ids, None, cache.src_mask, cache)[0])
+        return self.logits(self.run_decoder(tgt_ids, None, cache.src_mask, cache)[0])
 
     def run_encoder(self, src_ids: Tensor, need_weights: bool = False) -> tuple[Tensor, Tensor, list[LayerOutput]]:
         """`encode`, and what each layer computed; with the attention weights if asked for."""
@@ -265,7 +269,7 @@ class Transformer(nn.Module):
         cache: DecoderCache | None = None,
         need_weights: bool = False,
     ) -> tuple[Tensor, list[LayerOutput]]:
-        """`decode` (without a cache) and `step` (with one) up to the output projection, and what each layer computed.
+        """`decode` (without a cache) and `step` (with one) up to the logits, and what each layer computed.
 
         `tgt_ids`, int64 (B, T), is the whole target, or the tokens that follow those in the cache; the rest is as for
         `Decoder.forward`.

@@ -55,7 +55,7 @@ class TransformerAdapter(CachedModel[DecoderCache]):
 
     def _logits_and_traces(self, hidden: Tensor, traces: list[LayerOutput]) -> list[Any]:
         """Logits (B, n, V), then (B, n, D), (B, H, n, Tk) and (B, H, n, S) for each layer."""
-        return [self.model.output(hidden), *(numbers for trace in traces for numbers in trace)]
+        return [self.model.logits(hidden), *(numbers for trace in traces for numbers in trace)]
 
 
 def adapt_model_and_tokens(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> ModelAndTokens[DecoderCache]:

@@ -16,6 +16,7 @@ from minitrans.explain import tracing
 from minitrans.explain.tracing import ATTENTION_KINDS, TracedTranslation, trace_translation
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.cache import KVCache
+from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer
 from minitrans.translate.bundle import Bundle
 from minitrans.translate.translator import AttentionWeights, Translator
@@ -56,6 +57,20 @@ def test_a_piece_that_is_not_the_likeliest_has_its_own_probability(translator: T
     expected = translation_log_prob(translator.bundle, attention)
     assert [sum(step.taken_logp for step in each.steps), each.log_prob] == pytest.approx([expected] * 2, abs=1e-4)
     assert expected < sum(step.top_pieces[0][1] for step in each.steps) - 1
+
+
+def test_an_edit_of_the_logits_reaches_training_decoding_and_the_page(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits = Transformer.logits
+    monkeypatch.setattr(Transformer, "logits", lambda self, hidden: 3.0 * logits(self, hidden).tanh())
+    (each,) = minitrans.explain(translator, TEXTS[:1]).sentences
+    src_ids, target = (torch.tensor([ids]) for ids in (each.attention.source_ids, each.attention.target_ids))
+    loss = batch_loss(translator.bundle.model, src_ids, target[:, :-1], target[:, 1:], 0.0).item()
+    of_steps, of_decoding = sum(step.taken_logp for step in each.steps), each.translation.score * (target.size(1) - 1)
+    assert [each.log_prob, of_steps, of_decoding] == pytest.approx([-loss] * 3, abs=1e-4)
+    monkeypatch.undo()
+    assert abs(translation_log_prob(translator.bundle, each.attention) + loss) > 1.0
 
 
 def test_the_cache_gives_what_the_full_pass_gives(traced: list[TracedTranslation]) -> None:

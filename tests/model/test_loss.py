@@ -8,8 +8,17 @@ from typing import Any
 import pytest
 import torch
 from conftest import ATOL, PAD, assert_close, needs_compiled, random_ids, random_model, random_tensor, random_tgt_in
-from loss_cases import HIDDEN_WEIGHT_DTYPES, LinearLoss, max_logit_rows, plain_loss, random_case, with_gradients
+from loss_cases import (
+    HIDDEN_WEIGHT_DTYPES,
+    LinearLoss,
+    chunked_loss,
+    max_logit_rows,
+    plain_loss,
+    random_case,
+    with_gradients,
+)
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from minitrans.model.loss import CHUNK_ROWS, batch_loss, label_smoothed_cross_entropy, linear_cross_entropy
@@ -53,8 +62,9 @@ ROW_COUNTS = [1, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1, 2 * CHUNK_ROWS, 2 *
 @pytest.fixture(params=["plain", pytest.param("compiled", marks=needs_compiled)])
 def linear_loss(request: pytest.FixtureRequest) -> LinearLoss:
     """The model's own, and the compiled one; what one of them alone has to do is tested by itself."""
-    home = "minitrans.model.loss" if request.param == "plain" else "minitrans.compiled.training"
-    function: LinearLoss = import_module(home).linear_cross_entropy
+    if request.param == "plain":
+        return chunked_loss
+    function: LinearLoss = import_module("minitrans.compiled.training").linear_cross_entropy
     return function
 
 
@@ -93,7 +103,7 @@ def test_it_has_a_second_derivative() -> None:
         (gradient,) = torch.autograd.grad(loss, hidden, create_graph=True)
         return torch.autograd.grad(gradient.sum(), (hidden, weight))
 
-    assert_close(second(linear_cross_entropy), second(plain_loss), 1e-11)
+    assert_close(second(chunked_loss), second(plain_loss), 1e-11)
 
 
 @pytest.mark.parametrize(("dtype", "of_weight"), HIDDEN_WEIGHT_DTYPES)
@@ -114,7 +124,7 @@ def test_what_seems_impossible_costs_much_but_no_infinity(
 def test_products_in_half_precision_leave_a_loss_in_float32(smoothing: float, linear_loss: LinearLoss) -> None:
     hidden, weight, tgt_out = random_case([CHUNK_ROWS + 3, 70, 9])
     lower_dtypes = [torch.bfloat16, torch.float16]
-    for lower in lower_dtypes if linear_loss is linear_cross_entropy else lower_dtypes[:1]:  # compiled: no float16
+    for lower in lower_dtypes if linear_loss is chunked_loss else lower_dtypes[:1]:  # compiled: no float16
         low, high = hidden.detach().to(lower).requires_grad_(), (0.3 * weight).detach().float().requires_grad_()
         got = with_gradients(linear_loss, low, high, tgt_out, smoothing)
         assert [x.dtype for x in got] == [torch.float32, lower, torch.float32]
@@ -137,12 +147,21 @@ def test_under_autocast_the_hidden_states_are_kept_in_its_dtype(
     monkeypatch.setattr("minitrans.model.loss.checkpoint", spy)
     hidden, weight, tgt_out = random_case([CHUNK_ROWS + 3])
     with torch.autocast("cpu", dtype, enabled=enabled):
-        linear_cross_entropy(hidden.float(), weight.float(), tgt_out, PAD, 0.1)
+        chunked_loss(hidden.float(), weight.float(), tgt_out, PAD, 0.1)
     assert kept == [dtype if enabled else torch.float32] * 2
 
 
+def test_under_autocast_the_gradients_of_all_chunks_are_added_up_in_float32() -> None:
+    hidden, weight, tgt_out = (x.detach() for x in random_case([CHUNK_ROWS, CHUNK_ROWS, 9]))
+    hidden, weight = hidden.float().requires_grad_(), weight.float().requires_grad_()
+    autocast_loss = lambda h, w, *rest: linear_cross_entropy(h, lambda rows: F.linear(rows, w), *rest)  # noqa: E731
+    with torch.autocast("cpu", torch.bfloat16):
+        got, want = (with_gradients(loss_of, hidden, weight, tgt_out) for loss_of in (autocast_loss, chunked_loss))
+    assert all(map(torch.equal, got, want))
+
+
 def test_only_a_chunk_has_logits_at_a_time_and_nothing_in_compiled_code(linear_loss: LinearLoss) -> None:
-    assert max_logit_rows(linear_loss) == (CHUNK_ROWS if linear_loss is linear_cross_entropy else 0)
+    assert max_logit_rows(linear_loss) == (CHUNK_ROWS if linear_loss is chunked_loss else 0)
     assert max_logit_rows(plain_loss) == 3 * CHUNK_ROWS
 
 

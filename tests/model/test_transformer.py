@@ -170,7 +170,7 @@ def logits_by_method(model: Transformer, way: str) -> Tensor:
         case "forward":
             return model(SRC_IDS, TGT_IN)
         case "hidden_states":
-            return model.output(model.hidden_states(SRC_IDS, TGT_IN))
+            return model.logits(model.hidden_states(SRC_IDS, TGT_IN))
         case "decode":
             return model.decode(TGT_IN, *model.encode(SRC_IDS))
     cache = model.init_cache(*model.encode(SRC_IDS))

@@ -42,12 +42,12 @@ def loss_matches_single_steps(subject: ModelAndPairs) -> float:
 )
 def chunked_loss_matches_full(subject: ModelAndPairs) -> float:
     """The loss of training, which never holds all logits, and both its gradients are those of the plain formula."""
-    return loss_deviation(subject, linear_cross_entropy)
+    return loss_deviation(subject, lambda h, *rest: linear_cross_entropy(h, subject.model.logits, *rest))
 
 
 @torch.enable_grad()
-def loss_deviation(subject: ModelAndPairs, loss_of: Callable[[Tensor, Tensor, Tensor, int, float], Tensor]) -> float:
-    """A loss of (hidden, weight, tgt_out, pad_id, smoothing) and both its gradients, against the plain formula.
+def loss_deviation(subject: ModelAndPairs, loss_of: Callable[[Tensor, Tensor, int, float], Tensor]) -> float:
+    """A loss of (hidden, tgt_out, pad_id, smoothing) and both its gradients, against the plain formula.
 
     On the batch, and on noise in more positions than two chunks hold; with and without smoothing.
     """
@@ -61,8 +61,8 @@ def loss_deviation(subject: ModelAndPairs, loss_of: Callable[[Tensor, Tensor, Te
         h = h.detach().requires_grad_()
         n_tokens = int((tgt_out != config.pad_id).sum())
         for smoothing in (0.0, 0.1):
-            own = loss_of(h, weight, tgt_out, config.pad_id, smoothing) / n_tokens
-            plain = label_smoothed_cross_entropy(h @ weight.T, tgt_out, config.pad_id, smoothing) / n_tokens
+            own = loss_of(h, tgt_out, config.pad_id, smoothing) / n_tokens
+            plain = label_smoothed_cross_entropy(subject.model.logits(h), tgt_out, config.pad_id, smoothing) / n_tokens
             gradients = (torch.autograd.grad(loss, (h, weight)) for loss in (own, plain))
             deviations += [deviation(a, b) for a, b in zip(*gradients, strict=True)]
             deviations.append(deviation(own.detach()[None], plain.detach()[None]))
