@@ -68,7 +68,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             if file.testzip() is not None or any(entry.compress_type for entry in file.infolist()):
                 raise zipfile.BadZipFile
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        if checkpoint.keys() >= {"state_dict", "global_step", "rng_states", "metrics"}:
+        names = {"state_dict", "global_step", "rng_states", "metrics", "TranslationDataModule"}
+        if checkpoint.keys() >= names and "text" in checkpoint["TranslationDataModule"]:
             return checkpoint
     except pickle.UnpicklingError as error:
         raise UserError(f"{path} holds more than numbers and text, and might run code: it is not read") from error
@@ -95,7 +96,7 @@ def newest_intact_checkpoint(folder: Path) -> tuple[Path, int | None]:
         else:
             if "val_bleu" in checkpoint["metrics"]:  # perhaps no later weights will be better
                 read_checkpoint(folder / BEST)
-            return path, checkpoint["TranslationDataModule"].get("text")
+            return path, checkpoint["TranslationDataModule"]["text"]
     raise UserError(f"{folder} holds no checkpoint to resume from; train again with --overwrite")
 
 

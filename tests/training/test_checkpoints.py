@@ -372,7 +372,8 @@ def test_a_run_that_would_run_code_is_refused(
 
 def test_what_is_no_checkpoint_is_not_taken_for_one(tmp_path: Path) -> None:
     path = tmp_path / "step-1.ckpt"
-    contents: list[object] = [[1], {"state_dict": {}, "global_step": 1, "rng_states": []}]
+    some = {"state_dict": {}, "global_step": 1, "rng_states": []}
+    contents: list[object] = [[1], some, some | {"metrics": {}, "TranslationDataModule": {}}]
     for content in contents:
         torch.save(content, path)
         with pytest.raises(DamagedCheckpointError, match=r"step-1\.ckpt is "):
