@@ -71,7 +71,7 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
 
 
 def named_descriptor(path: str | Path) -> int | None:
-    """The descriptor of the open file that a path such as /dev/stdout or /dev/fd/3 names."""
+    """The descriptor of the open file that a path such as /dev/stdout or /dev/fd/3 names; else None."""
     name = {"/dev/stdout": "/dev/fd/1", "/dev/stderr": "/dev/fd/2"}.get(str(path), str(path))
     match = re.fullmatch("(?:/dev|/proc/self)/fd/([0-9]{1,9})", name)
     return int(match[1]) if match else None

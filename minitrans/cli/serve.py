@@ -27,7 +27,7 @@ def add_serve_flags(parser: Parser) -> None:
 
 
 def parse_origin(text: str) -> str:
-    """A site as browsers name it: in lower case, without its scheme's own port."""
+    """A site as browsers name it: in lower case, without the default port."""
     if not re.fullmatch(r"(?ai)\*|https?://([\w.-]+|\[[\da-fA-F:]+\])(:\d+)?", text):
         raise ArgumentTypeError(f"it must be a site without a path, as https://example.org, or *, not {text}")
     site = text.lower()

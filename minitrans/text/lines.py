@@ -18,11 +18,11 @@ from minitrans.errors import UserError
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 MAX_LINE_BYTES = 1 << 22  # a longer line is not text, and may be a few kilobytes that unpack to gigabytes
 ALL_LINE_NUMBERS = range(1, sys.maxsize)  # numbers of the lines of a whole file
-_TWO_LETTER_CODES = {
+_TWO_LETTER_CODES = {  # for a few common languages, and those without spaces
     "bod": "bo", "bur": "my", "ces": "cs", "chi": "zh", "cmn": "zh", "cze": "cs", "deu": "de", "dzo": "dz", "eng": "en",
     "fra": "fr", "fre": "fr", "ger": "de", "ita": "it", "jpn": "ja", "khm": "km", "kor": "ko", "lao": "lo", "mya": "my",
     "pol": "pl", "por": "pt", "rus": "ru", "spa": "es", "tha": "th", "tib": "bo", "vie": "vi", "zho": "zh"
-}  # fmt: skip  # of the languages that any rule is about
+}  # fmt: skip
 
 
 def iter_lines(stream: Iterable[bytes], name: str, numbers: range = ALL_LINE_NUMBERS) -> Iterator[str]:

@@ -15,7 +15,7 @@ from minitrans.text.reading import clean
 from minitrans.translate.bundle import Threshold
 from minitrans.translate.translator import Translation
 
-# For others 13a, sacreBLEU's default, which splits at spaces: there are few or none in these, or, in Korean, too few.
+# These languages have no spaces, or, as Korean, too few; the others get 13a, sacreBLEU's default, which splits there.
 BLEU_TOKENIZERS = dict.fromkeys(("zh", "yue", "wuu", "nan", "hak", "gan", "hsn", "lzh"), "zh")
 BLEU_TOKENIZERS |= dict.fromkeys(("ja", "ko", "th", "lo", "km", "my", "shn", "bo", "dz"), "char")
 MIN_EXACT_MATCH_SHARE = 0.5  # if at least this share of translations equals a reference, all others are called wrong
