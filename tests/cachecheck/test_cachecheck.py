@@ -107,9 +107,8 @@ def test_a_fault_is_noticed_and_named_by_the_checks_that_have_to_do_with_it(faul
     words, ids, others = PATTERN_AND_CHECKS_BY_FAULT[fault]
     results = failed_results(Toy(fault))
     for id_ in ids.split():
-        assert (f"this looks like: {words}" if words else "is the first that differs") in results[id_].detail.split(
-            "; "
-        )[-1]
+        said = results[id_].detail.split("; ")[-1]
+        assert (f"this looks like: {words}" if words else "is the first that differs") in said
         assert words or "this looks like" not in results[id_].detail
     assert others is None or set(results) <= {*ids.split(), *others.split()}
 

@@ -8,7 +8,6 @@ from command_helpers import TEST_CORPUS_DIR, write_corpus
 
 from minitrans.model.decoding import CachedStepper, greedy_decode, length_limit
 from minitrans.translate.bundle import Bundle, load_bundle
-from minitrans.verify import model_and_pairs as verify_subject
 from minitrans.verify.model_and_pairs import (
     DECODE_BATCH_SIZE,
     N_TEXT_PAIRS,
@@ -117,7 +116,7 @@ def test_lines_are_decoded_the_shortest_first_and_thinned_out_evenly_if_there_ar
     rows = [[i for i in row if i != pad_id] for batch in batches for row in batch.tolist()]
     assert sorted(rows) == sorted([*encode(line), eos_id] for line in lines)
     assert [len(row) for row in rows] == sorted(len(row) for row in rows)
-    monkeypatch.setattr(verify_subject, "MAX_DECODE_LINES", 10)
+    monkeypatch.setattr("minitrans.verify.model_and_pairs.MAX_DECODE_LINES", 10)
     (batch,) = model_and_text_pairs(bundle, read_pairs("valid", 3), lines[:25], []).decode_batches
     assert (batch != pad_id).sum(1).tolist() == sorted(len(encode(line)) + 1 for line in lines[:25])[::3]
 
