@@ -92,7 +92,7 @@ def newest_intact_checkpoint(folder: Path) -> tuple[Path, int | None]:
         try:
             checkpoint = read_checkpoint(path)
         except DamagedCheckpointError:
-            logger.warning("%s is damaged; it is passed over for the checkpoint before", path)
+            logger.warning("%s is damaged or of another version; it is passed over for the checkpoint before", path)
         else:
             if "val_bleu" in checkpoint["metrics"]:  # perhaps no later weights will be better
                 read_checkpoint(folder / BEST)
