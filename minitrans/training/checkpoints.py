@@ -82,7 +82,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     raise DamagedCheckpointError(f"{path} is no checkpoint of this version of minitrans; train again with --overwrite")
 
 
-def newest_intact_checkpoint(folder: Path) -> tuple[Path, int | None]:
+def newest_intact_checkpoint(folder: Path) -> tuple[Path, int]:
     """Find the newest checkpoint that is not damaged, and its `text_checksum`; the log names newer ones that are.
 
     Raises:
