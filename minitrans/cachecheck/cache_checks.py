@@ -45,10 +45,12 @@ def concat_outputs(steps: Sequence[list[Tensor]]) -> list[Tensor]:
     return [torch.cat(pad_weights_to_widest(*parts), dim=-2) for parts in zip(*steps, strict=True)]
 
 
-def feed_in_chunks(case: ModelAndTokens[Any], chunks: int | list[int] = 1) -> list[Tensor]:
+def feed_in_chunks(
+    case: ModelAndTokens[Any], chunks: int | list[int] = 1, refusal: type[Exception] = Exception
+) -> list[Tensor]:
     """What the tokens give through a cache, in chunks of these sizes, or all of one size."""
     cache = case.new_cache()
-    return concat_outputs([case.feed(piece, cache) for piece in case.tokens.split(chunks, 1)])
+    return concat_outputs([case.feed(piece, cache, refusal=refusal) for piece in case.tokens.split(chunks, 1)])
 
 
 def chunk_deviation(case: ModelAndTokens[Any], chunks: int | list[int], want: list[Tensor] | None = None) -> Deviation:
@@ -128,7 +130,7 @@ def feed_all(
 def extended_case(case: ModelAndTokens[Any], length: int) -> ModelAndTokens[Any]:
     """The same with so many tokens; of long sentences the first alone."""
     rows = case if length <= 3 * LONG_LENGTH else case.with_rows(slice(1))
-    return rows.with_tokens(extend_tokens(rows, length))
+    return replace(rows, tokens=extend_tokens(rows, length), refusal=Exception)
 
 
 def extend_tokens(case: ModelAndTokens[Any], length: int) -> Tensor:
@@ -176,10 +178,14 @@ def score_deviation(case: ModelAndTokens[Any], targets: Tensor) -> Deviation:
     return deviation(stepped.to(case.model.dtype), forced)
 
 
-@claim("static", "logits, one token at a time, against one full pass")
+@claim("static", "logits, one token at a time and after a prompt, against one full pass")
 def static_cache_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """A cache of a fixed size gives the same."""
-    return step_deviation(case.with_variant("static"))
+    static = case.with_variant("static")
+    deviations = [step_deviation(static)]
+    with suppress(NotOfferedError):
+        deviations.append(chunk_deviation(static, [case.tokens.size(1) - 3, 1, 1, 1]))
+    return worst(deviations)
 
 
 @claim("weights", "logits and all attention weights, one token at a time")
@@ -286,9 +292,8 @@ def source_padding_deviation(case: ModelAndTokens[Any]) -> Deviation:
     whole, deviations = case.full_pass()[:1], []
     more = min(3, (case.model.max_len or sys.maxsize) - case.src_ids.size(1))
     padding = case.src_ids[~case.src_mask].tolist() or case.model.ordinary
-    padded = replace(
-        case, src_ids=F.pad(case.src_ids, (0, more), value=padding[0]), src_mask=F.pad(case.src_mask, (0, more))
-    )
+    src_ids, src_mask = F.pad(case.src_ids, (0, more), value=padding[0]), F.pad(case.src_mask, (0, more))
+    padded = replace(case, src_ids=src_ids, src_mask=src_mask, refusal=Exception)  # they may be too long for it
     deviations.append(compare(padded.full_pass()[:1], whole).named(f"with {more} more columns of padding"))
     for b in range(len(case.tokens)):
         row = case.unpadded_row(b)
@@ -363,20 +368,27 @@ def left_padding_without_positions_deviation(case: ModelAndTokens[Any]) -> Devia
     return target_padding_deviation(case.with_variant("mask alone"), "left")
 
 
-@claim("batch", "logits of each row in a batch with rows of other tokens, and with the rows in reverse")
+@claim("batch", "logits of each row alone, in a batch with rows of other tokens, and with the rows in reverse")
 def other_rows_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """A row's numbers do not depend on the other rows."""
     whole = case.full_pass()
     turned = [x.flip(0) for x in case.with_rows(torch.arange(len(case.tokens)).flip(0)).full_pass()]
     deviations = [compare(turned, whole).named("with the rows in reverse")]
+    prompt = 1 + takes_chunk_sizes(case, [2])
+    sizes = [prompt, *[1] * (case.tokens.size(1) - prompt)]
+    prompted = feed_in_chunks(case, sizes)
     for b in range(len(case.tokens)):
         row = case.with_rows(torch.tensor([b]))
         others = case.other_tokens(case.tokens)
         others[b] = row.tokens
         beside = case.with_tokens(others)
-        for name, got in (("full pass", beside.full_pass()), ("steps", feed_in_chunks(beside))):
-            difference = compare([x[b : b + 1] for x in got], [x[b : b + 1] for x in whole])
-            deviations.append(difference.named(f"row {b} beside rows of other tokens, {name}"))
+        for name, got, want in (
+            ("beside rows of other tokens, full pass", [x[b : b + 1] for x in beside.full_pass()], whole),
+            ("beside rows of other tokens, steps", [x[b : b + 1] for x in feed_in_chunks(beside)], whole),
+            ("alone, full pass", row.full_pass(), whole),
+            ("alone, after a prompt", feed_in_chunks(row, sizes, case.model.refusal), prompted),
+        ):
+            deviations.append(compare(got, [x[b : b + 1] for x in want]).named(f"row {b} {name}"))
     return worst(deviations)
 
 
@@ -404,7 +416,7 @@ def deviation_after_padding(case: ModelAndTokens[Any], change: Callable[[Any], A
 def row_selection_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Rows of the cache can be reordered, dropped and repeated in mid-decode, and then go on with different tokens."""
     rows, length = case.tokens.shape
-    selections = [[*range(rows)], [*range(1, rows), 0], [1, 0, *range(rows), 1], [rows, 0, 1], [2]][:length]
+    selections = [[*range(rows)], [*range(1, rows), 0], [1, 0, *range(rows), 1], [rows] * rows, [2]][:length]
     size, others = length // len(selections), len(selections) - 1
     sizes = [length - others * size, *[size] * others]
     together = takes_chunk_sizes(case, [2])
@@ -479,6 +491,9 @@ def fork_deviation(case: ModelAndTokens[Any]) -> Deviation:
         want = case.with_tokens(torch.cat([start, end], 1)).full_pass()
         difference = compare(concat_outputs(mine), [x.narrow(-2, half, end.size(1)) for x in want])
         deviations.append(difference.named(f"{name} after {half} tokens", half))
+    with suppress(NotOfferedError):
+        difference = deviation_after_padding(case, case.copy_cache, torch.arange(len(case.tokens)))
+        deviations.append(difference.named("a copy after prompts padded on the left"))
     return worst(deviations)
 
 

@@ -33,7 +33,8 @@ class CachedModel(Generic[CacheT]):
         has_source: Whether there is an encoder.
         takes_mask: Whether `full_pass` and `feed` make use of their mask.
         variants: The same model run in other ways, by name; see `cache_checks`.
-        refusal: What it raises where it cannot select, copy or drop; whatever else it raises there is a failure.
+        refusal: What it raises where it cannot select, copy or drop, or take a full pass or step of a sentence that it
+            took one by one before; whatever else it raises there is a failure.
     """
 
     ordinary: Sequence[int]
@@ -173,6 +174,8 @@ class ModelAndTokens(Generic[CacheT]):
         src_mask: bool (B, S), True = a real token.
         logit_unit: What logits are divided by before they are compared.
         lowest: What is then taken for those below it: of how unlikely a token is, -1e9 tells no more.
+        refusal: What the model may raise, without a mask, in a full pass or a step of one token: anything, until it has
+            taken these sentences one by one.
     """
 
     model: CachedModel[CacheT]
@@ -181,6 +184,7 @@ class ModelAndTokens(Generic[CacheT]):
     src_mask: Tensor
     logit_unit: float = 1.0
     lowest: float = -float("inf")
+    refusal: type[Exception] = Exception
 
     def with_rows(self, index: Tensor | slice) -> "ModelAndTokens[CacheT]":
         """The same with the given rows alone."""
@@ -209,15 +213,20 @@ class ModelAndTokens(Generic[CacheT]):
         """
         if way not in self.model.variants:
             raise NotOfferedError(f"no way to run it with {way} is given")
-        return replace(self, model=call_model(self.model.variants[way]))
+        return replace(self, model=call_model(self.model.variants[way]), refusal=Exception)
 
     def memory(self) -> Any:
         """That of the sources."""
-        return call_model(self.model.encode, self.src_ids, self.src_mask) if self.model.has_source else None
+        if not self.model.has_source:
+            return None
+        return call_model(self.model.encode, self.src_ids, self.src_mask, refusal=self.refusal)
 
     def full_pass(self, mask: Tensor | None = None) -> list[Tensor]:
         """What the full masked pass gives for the tokens; logits in units."""
-        return self._logits_in_units(call_model(self.model.full_pass, self.memory(), self.tokens, mask))
+        refusal = self.refusal if mask is None else Exception
+        return self._logits_in_units(
+            call_model(self.model.full_pass, self.memory(), self.tokens, mask, refusal=refusal)
+        )
 
     def new_cache(self) -> CacheT:
         """An empty cache for the sources and all of the tokens."""
@@ -227,6 +236,8 @@ class ModelAndTokens(Generic[CacheT]):
         self, tokens: Tensor, cache: CacheT, mask: Tensor | None = None, refusal: type[Exception] = Exception
     ) -> list[Tensor]:
         """What the next tokens (B, n) give; logits in units. What the model may raise is a `refusal`."""
+        if mask is None and tokens.size(1) == 1 and refusal is Exception:
+            refusal = self.refusal
         return self._logits_in_units(call_model(self.model.feed, tokens, cache, mask, refusal=refusal))
 
     def select_rows(self, cache: CacheT, rows: Tensor) -> CacheT:

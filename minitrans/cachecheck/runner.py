@@ -1,12 +1,13 @@
 """The proof for anyone's model: how to ask for it, and how to have it asserted in a test suite."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from minitrans.cachecheck.cache_checks import CHECKS
+from minitrans.cachecheck.cache_checks import CHECKS, feed_in_chunks
 from minitrans.cachecheck.failure_patterns import explain_failures
 from minitrans.cachecheck.faults import FAULTS, Faulty
 from minitrans.cachecheck.measurement import (
@@ -64,6 +65,9 @@ def cases_by_dtype(model: CachedModel[Any]) -> dict[torch.dtype, ModelAndTokens[
             case = replace(next(iter(cases.values())), model=moved) if cases else random_case(moved)
             case.full_pass()
             cases[dtype] = case
+            with suppress(Exception):  # `steps` says what is wrong
+                feed_in_chunks(case)
+                cases[dtype] = replace(case, refusal=moved.refusal)
         except (NotOfferedError, RuntimeError, ValueError, TypeError) as error:
             errors[dtype] = str(error)
     if not cases:

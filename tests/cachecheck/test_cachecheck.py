@@ -145,6 +145,7 @@ CHECK_PART_FAULTS: list[tuple[str, str, str | LogitsOff]] = [
     ("greedy", "1: ", after(*SINGLES[:8], when=lambda toy, ids, c: 1e3 * torch.arange(V))),
     ("greedy", ": ", after(*SINGLES[:6], when=lambda *x: 1e3 * torch.arange(V) * (x[1][-1, -1] != TOKENS[-1, 5]))),
     ("score", "", after(*SINGLES[:8], when=lambda toy, ids, c: torch.arange(V))),
+    ("static", "fed in chunks of 6 + 1 + 1 + 1", after(6, 1, 1, 1)),
     ("weights", "position 8 of row 2", after(*SINGLES, when=lambda toy, ids, c: toy.returns_weights)),
     ("causal.prefix", "without what follows token 1", after(when=lambda toy, ids, c: ids.size(1) == 1)),
     ("causal.prefix", "without what follows token 8", after(when=lambda toy, ids, c: ids.size(1) == 8)),
@@ -163,11 +164,16 @@ CHECK_PART_FAULTS: list[tuple[str, str, str | LogitsOff]] = [
     ("padding.left", "2 of 3 tokens in pieces of 7 and two steps", after(7, 1, 1)),
     ("padding.left", "2 of 3 tokens in pieces of 3 and two steps", after(3, 3)),
     ("padding.left", "2 of 3 tokens in pieces of 3 and two steps", after(3, 3, 1, 1, 1)),
-    ("batch", "with the rows in reverse", lambda toy, ids, c: torch.arange(len(ids))[:, None, None]),
-    ("batch", "beside rows of other tokens, full", after(when=lambda toy, ids, c: int(ids[:, -1].sum()) != ENDS_SUM)),
+    ("batch", "with the rows in reverse", after(when=lambda toy, ids, c: bool(ids[-1, -1] == TOKENS[0, -1]))),
+    ("batch", "beside rows of other tokens, full",
+     after(when=lambda toy, ids, c: len(ids) == 3 and int(ids[:, -1].sum()) != ENDS_SUM)),
     ("batch", "beside rows of other tokens, steps",
      after(*SINGLES, when=lambda toy, ids, c: int(ids[:, -1].sum()) != ENDS_SUM)),
+    ("batch", " alone, full pass", after(when=lambda toy, ids, c: len(ids) == 1)),
+    ("batch", " alone, after a prompt", after(2, *SINGLES[:7], when=lambda toy, ids, c: len(ids) == 1)),
     ("rows", f"{SELECTIONS_TEXT} [1, 0, 0, 1, 2, 1]", after(5, 1, 1)),
+    ("rows", f"{SELECTIONS_TEXT} [3, 3, 3]",
+     after(5, 1, 1, 1, when=lambda t, i, c: str(c.selected_rows) == "tensor([3, 3, 3])")),
     ("rows", f"{SELECTIONS_TEXT} [2]", after(5, 1, 1, 1, 1)),
     ("rows", SELECTIONS_TEXT, "repeated rows"),
     ("rows", "with the rows in reverse after prompts", after(7, 1, when=lambda t, i, c: c.selected_rows is not None)),
@@ -178,6 +184,7 @@ CHECK_PART_FAULTS: list[tuple[str, str, str | LogitsOff]] = [
     ("fork", "the cache that was copied after 4", after(4, *SINGLES[:5], when=lambda toy, ids, c: c is toy.newest)),
     ("fork", "a copy after 4", after(4, *SINGLES[:5], when=lambda toy, ids, c: bool((ids == TOKENS_OF_COPY).all()))),
     ("fork", "a copy of a copy after 4", after(4, *SINGLES[:5], when=lambda toy, ids, c: c.copy_depth == 2)),
+    ("fork", "a copy after prompts padded on the left", after(7, 1, when=lambda toy, ids, c: c.copy_depth == 1)),
     ("caches.two", "", lambda toy, ids, c: bool(c.chunks) and c is not toy.newest),
     ("caches.two", "", lambda toy, ids, c: c is toy.newest),
     ("caches.alternating", "full pass between", after(when=lambda toy, ids, c: bool(toy.latest and toy.latest.chunks))),
@@ -433,6 +440,22 @@ def test_a_model_that_cannot_step_is_told_in_its_own_words_and_proves_nothing() 
     assert results["causal.values"].passed
     with pytest.raises(AssertionError, match=r"\Asteps: IndexError: index out of range in self\nlengths: .*\ncausal"):
         check_cache(Raising("no mask"), skip=("steps",))
+
+
+def test_an_error_is_a_failure_in_a_step_that_the_model_took_alone_unless_it_says_not_offered() -> None:
+    class OneCache(ExactCapacity):
+        def feed(self, tokens: Tensor, cache: ToyCache, mask: Tensor | None = None) -> list[Tensor]:
+            if refuses and cache is not self.newest:
+                raise NotOfferedError("it holds one cache")
+            return super().feed(tokens, self.newest or cache, mask)
+
+    refuses = False
+    for id_ in ("caches.two", "fork"):
+        assert failed_results(OneCache())[id_].detail.startswith("AssertionError")
+    refuses = True
+    assert {r.id for r in check_cache(OneCache()).checks if r.detail == "it holds one cache"} >= {"caches.two", "fork"}
+    of_some_rows = toy_that_takes(lambda tokens, cache, mask: len(tokens) > 1)
+    assert failed_results(of_some_rows())["batch"].detail == "AssertionError: it takes no more"
 
 
 def toy_that_takes(takes: Callable[[Tensor, ToyCache, Tensor | None], bool]) -> type[Toy]:
