@@ -68,8 +68,7 @@ def linear_cross_entropy(
     """
     device, dtype = hidden.device.type, torch.promote_types(hidden.dtype, torch.float32)
     cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    if cast:
-        hidden = hidden.to(torch.get_autocast_dtype(device))  # on a GPU, what a norm gives is in float32
+    hidden = hidden.to(torch.get_autocast_dtype(device)) if cast else hidden  # on a GPU, a norm gives float32
 
     def loss_of(h: Tensor, y: Tensor) -> Tensor:
         # A cached cast of the weights would add up the gradients of all chunks in the lower dtype.
