@@ -5,12 +5,12 @@ A plan cannot see that somebody has changed what the model's code or the C++ com
 
 import math
 import random
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -71,7 +71,8 @@ def check_steps(plan: Plan, dtype: torch.dtype) -> None:
 @contextmanager
 def _neutral_modes() -> Iterator[None]:
     """Random numbers of its own, PyTorch's alone, no inference mode, and tensors on the CPU, whatever is around."""
-    before = random.getstate(), str(np.random.get_state(legacy=False))  # of whichever generator NumPy has
+    numpy = sys.modules.get("numpy.random")  # what a model that draws from it has imported
+    before = random.getstate(), str(numpy and numpy.get_state(legacy=False))  # of whichever generator it has
     cpu = nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")  # which doubles the time
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), cpu:
         torch.manual_seed(1)
@@ -81,7 +82,7 @@ def _neutral_modes() -> Iterator[None]:
             raise
         except Exception as error:
             raise NotAdmittedError(f"the small model that it is tried on fails: {error!r}") from error
-        if before != (random.getstate(), str(np.random.get_state(legacy=False))):
+        if before != (random.getstate(), str(numpy and numpy.get_state(legacy=False))):
             raise NotAdmittedError("the small model that it is tried on draws random numbers that are not PyTorch's")
 
 
