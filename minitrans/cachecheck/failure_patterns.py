@@ -176,7 +176,12 @@ SOURCE_CHECK_IDS = ("source.padding", "source.padding-token")
 PADDING_CHECK_IDS = ("padding.right", "padding.left", "padding.left-mask-alone")
 LOGITS_CHECK_IDS = (*STEP_CHECK_IDS, *CAUSAL_CHECK_IDS, *SOURCE_CHECK_IDS, *PADDING_CHECK_IDS)
 # What they run the model with, where it offers that: see `CachedModel.variants`.
-VARIANT_BY_CHECK_ID = {n: n for n in ("static", "weights", "rollback")} | {"padding.left-mask-alone": "mask alone"}
+VARIANT_BY_CHECK_ID = {
+    "static": "static",
+    "weights": "weights",
+    "padding.left-mask-alone": "mask alone",
+    "rollback": "rollback",
+}
 # The first that fits is named, so that what explains more comes before what explains less.
 PATTERNS = [
     Pattern("random numbers are drawn, as by dropout outside of eval mode", (*LOGITS_CHECK_IDS, "random"),

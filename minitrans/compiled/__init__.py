@@ -35,7 +35,7 @@ def compiled_batch_loss(model: Transformer, device: torch.device, dtype: torch.d
     return partial(_batch_loss, model, kind, partial(training.batch_loss, plan, dtype=dtype))  # which deepcopy copies
 
 
-def _batch_loss(model: Transformer, kind: tuple[Any, Any], compute: BatchLossFn, *batch: Any) -> Tensor:
+def _batch_loss(model: Transformer, kind: tuple[object, object], compute: BatchLossFn, *batch: Any) -> Tensor:
     if (model.output.weight.dtype, model.output.weight.device) != kind:
         raise RuntimeError(f"the model, which was {kind[0]} on {kind[1]}, has been converted or moved since")
     return compute(*batch)

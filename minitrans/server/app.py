@@ -298,4 +298,5 @@ def _language_entry(code: str) -> dict[str, Any]:
 
 def _normalize_language(code: str) -> str:
     """The language of a code such as `EN`, `en-US` or `zh_Hans`; traditional Chinese is one of its own."""
-    return "zh-hant" if re.match("(?i)(zho?|chi|cmn)[-_](hant|tw|hk|mo)", code) else base_language(code)
+    base = base_language(code)
+    return "zh-hant" if base == "zh" and re.match("(?i)[a-z]+[-_](hant|tw|hk|mo)", code) else base
