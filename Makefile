@@ -82,7 +82,8 @@ unmoved:
 .venv/ready: pyproject.toml constraints.txt | unmoved
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) and "Python 3.11 to 3.14 is needed: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(BIN)/python -m compileall -qq -j 0 .venv || true  # on all cores: pip would take one
 	touch $@
 
 clean:

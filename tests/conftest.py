@@ -198,9 +198,9 @@ TESTS_DIR = Path(__file__).parent
 MODEL_TEST_PATHS = {"model", "compiled", "verify", "translate/test_backend.py"}
 # The files that take longest, in this order: a process that begins one at the end keeps all others waiting.
 SLOWEST_FILES = [
-    *("verify/test_self_test.py", "test_model_edits.py", "training/test_multi_process.py", "test_cli.py"),
-    *("training/test_distillation.py", "compiled/test_stepper.py"),
-    *("training/test_checkpoints.py", "training/test_run.py"),
+    *("verify/test_self_test.py", "verify/test_checks.py", "training/test_multi_process.py", "server/test_serve.py"),
+    *("test_model_edits.py", "training/test_multi_node.py", "training/test_checkpoints.py"),
+    *("cachecheck/test_cachecheck.py", "cachecheck/test_hugging_face.py", "test_cli.py", "scripts/test_make_corpus.py"),
 ]
 
 

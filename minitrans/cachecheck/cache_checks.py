@@ -77,7 +77,8 @@ def all_chunkings_deviation(case: ModelAndTokens[Any]) -> Deviation:
     start = case.with_tokens(case.tokens[:, :ALL_SPLITS_LENGTH])
     sizes = range(1, start.tokens.size(1) + 1)
     splits = (chunks for n in reversed(sizes) for chunks in product(sizes, repeat=n) if sum(chunks) == len(sizes))
-    deviations = [chunk_deviation(start, list(chunks)) for chunks in splits]
+    want = start.full_pass()
+    deviations = [chunk_deviation(start, list(chunks), want) for chunks in splits]
     length, want, cache = case.tokens.size(1), case.full_pass(), case.new_cache()
     for begin in range(length):
         for size in range(1, length - begin + 1):
@@ -371,24 +372,24 @@ def left_padding_without_positions_deviation(case: ModelAndTokens[Any]) -> Devia
 @claim("batch", "logits of each row alone, in a batch with rows of other tokens, and with the rows in reverse")
 def other_rows_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """A row's numbers do not depend on the other rows."""
-    whole = case.full_pass()
-    turned = [x.flip(0) for x in case.with_rows(torch.arange(len(case.tokens)).flip(0)).full_pass()]
+    rows, whole = range(len(case.tokens)), case.full_pass()
+    turned = [x.flip(0) for x in case.with_rows(torch.arange(len(rows)).flip(0)).full_pass()]
     deviations = [compare(turned, whole).named("with the rows in reverse")]
+    others = case.other_tokens(case.tokens)
+    halves = [case.with_tokens(torch.stack([(others, case.tokens)[b % 2 == n][b] for b in rows])) for n in (0, 1)]
+    for name, run in (("full pass", ModelAndTokens.full_pass), ("steps", feed_in_chunks)):
+        got = [torch.stack([each[b % 2][b] for b in rows]) for each in zip(*map(run, halves), strict=True)]
+        deviations.append(compare(got, whole).named(f"beside rows of other tokens, {name}"))
     prompt = 1 + takes_chunk_sizes(case, [2])
     sizes = [prompt, *[1] * (case.tokens.size(1) - prompt)]
     prompted = feed_in_chunks(case, sizes)
-    for b in range(len(case.tokens)):
+    for b in rows:
         row = case.with_rows(torch.tensor([b]))
-        others = case.other_tokens(case.tokens)
-        others[b] = row.tokens
-        beside = case.with_tokens(others)
         for name, got, want in (
-            ("beside rows of other tokens, full pass", [x[b : b + 1] for x in beside.full_pass()], whole),
-            ("beside rows of other tokens, steps", [x[b : b + 1] for x in feed_in_chunks(beside)], whole),
-            ("alone, full pass", row.full_pass(), whole),
-            ("alone, after a prompt", feed_in_chunks(row, sizes, case.model.refusal), prompted),
+            ("full pass", row.full_pass(), whole),
+            ("after a prompt", feed_in_chunks(row, sizes, case.model.refusal), prompted),
         ):
-            deviations.append(compare(got, [x[b : b + 1] for x in want]).named(f"row {b} {name}"))
+            deviations.append(compare(got, [x[b : b + 1] for x in want]).named(f"row {b} alone, {name}"))
     return worst(deviations)
 
 

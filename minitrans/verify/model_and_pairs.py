@@ -123,11 +123,12 @@ def load_run_and_pairs(run: Path, data: str | None = None) -> ModelAndPairs:
     bundle = load_bundle(run)
     corpus = load_run_corpus(run, data)
     tests = [name for name in corpus if name not in ("train", "valid")] or ["valid"]
-    known = set(zip(corpus["train"]["source"], corpus["train"]["target"], strict=True))
+    texts = {name: pairs[:] for name, pairs in corpus.items()}
+    known = set(zip(texts["train"]["source"], texts["train"]["target"], strict=True))
     return model_and_text_pairs(
         bundle,
-        list(zip(corpus["valid"]["source"], corpus["valid"]["target"], strict=True)),
-        [line for name in tests for line in corpus[name]["source"]],
+        list(zip(texts["valid"]["source"], texts["valid"]["target"], strict=True)),
+        [line for name in tests for line in texts[name]["source"]],
         [pair for pair in RUNNING_EXAMPLE_PAIRS.items() if pair in known],
     )
 
