@@ -73,13 +73,14 @@ _TRAILING_EMOJI_OR_DOTS = re.compile(  # of a line read backwards
     rf"(?:(?:[\u20e3\ufe0f]{_KEY}|{_EMOJI})+ *|[()]-?[:;] +|(?:\.{{2,}}|…)+ *)?"
 )
 _EMOJI_BEFORE_MARK = re.compile(rf"^(?!\.\.)([.?!。？！]+)((?:[\u20e3\ufe0f]{_KEY}|{_EMOJI})+ ?)(?=\w)")  # the same
-# Where a sentence ends: not after Mr., a.m. or J., nor in no. 5; `Reader` says after which numbers.
+# Where a sentence ends: not after Mr., a.m. or J., in no. 5 or Dec. 25 (at the end); `Reader` says after which numbers.
 _NOT_AFTER_ABBREVIATION = "".join(
     rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "prof", "st", "nr", "ca", "vs", "etc")
 )
 _SENTENCE_BREAK = (
     rf"(?:(?<=(?:[^\s.?!]{{2}}| {_EMOJI})\.)|(?<=[a-z] \d\.)|(?<=[^\s.][?!])){_NOT_AFTER_ABBREVIATION}"
-    rf"(?!(?<=\bno\.) [#(]?\w*\d)[{_HIDDEN}]* (?=(?:{_EMOJI} ?|[{_HIDDEN}¿¡(\[#$£¥\u20a0-\u20cf'‘’‚©®™ℹ㊗㊙])*[^\Wℹ])"
+    rf"(?!(?<=\bno\.) [#(]?\w*\d|(?<=\.) \d[\d,.:/]*[.!?]*$)[{_HIDDEN}]* "
+    rf"(?=(?:{_EMOJI} ?|[{_HIDDEN}¿¡(\[#$£¥\u20a0-\u20cf'‘’‚©®™ℹ㊗㊙])*[^\Wℹ])"
 )
 STOPS, QUESTION_MARKS = ".。।۔։።။", "?？؟;"  # of many scripts; Greek's question mark is a semicolon
 _UNSPACED_END_MARKS = "。？！…，；：”’」』）"  # after these no blank is written

@@ -8,7 +8,7 @@ from minitrans.text.lines import base_language
 from minitrans.text.reading import LONG_LINE_LENGTH, clean
 
 # Where the library takes a word for an abbreviation, such as me for Maine: not in a quotation, nor in no. A4.
-_AFTER_WORD = re.compile(r'(?im)["“„][^"“”„\n]*["“”]|((?:^no|\b(?:me|ok|te|ill|may|mai|bien))\. )(?=[^\W\d]+\b)')
+_AFTER_WORD = re.compile(r'(?im)["“„][^"“”„\n]*["“”]|(\b(?:no|art|fed|id|me|ok|te|ill|may|mai|bien)\. )(?=[^\W\d]+\b)')
 
 
 def split_sentences(line: str, language: str) -> list[str]:

@@ -49,7 +49,7 @@ TYPO_CASES = {  # swapped, left out, doubled, a neighbouring key but no other, a
 }  # fmt: skip
 SENTENCE_CASES = [
     ["He left.", "Did I?", "No!", "J. S. Bach stays."], ["Mr. Smith, Mrs. Smith and Dr. Lee saw St. Paul's."],
-    ["A vs. B etc. are here."], ["I met Prof. Smith."], ["10. Go now."], ["100. Go now."],
+    ["A vs. B etc. are here."], ["I met Prof. Smith."], ["10. Go now."], ["100. Go now."], ["I go on Dec. 25!"],
     ["Er kam am 15. Mai 2020.", "Am 5. Mai?!", "Gut!!", "Ja 😀.", "Ja."],
     ["Are you?", "No.", "See no. A4.", "And no. (5)."], ["At 5 a.m. he left.", "It costs 3.50 today."],
     ["Hola.", "¿Cómo?", "¡Tú!", "🌞 ❤️ Go!", "$5.", "#️⃣ [Go].", "(‘Go’)?", "ℹ️ Go.", "㊗️ Go. 😀 ©️ ℹ️"],

@@ -17,6 +17,7 @@ PARAGRAPHS = [
     ("ja", ["おはよう。", "元気ですか？"]),
     ("en", ["Are you a doctor?", "No.", "I am a teacher.", "See No. 5.", "See No. A4.", "“No. I stay.”"]),
     ("en", ["Call me.", "i love you.", "OK.", "Thank you.", "I'm ill.", "It is “me. I see” here.", "Art. 5 is new."]),
+    ("en", ["Oh no.", "I like art.", "He was fed.", "I need your ID.", "Thank you."]),
     ("es", ["Estoy bien.", "Gracias.", "No.", "Mañana."]),
     ("de_AT", ["Am 12. Mai.", "Gut."]),
     ("xx", ["One.", "Two"]),
