@@ -317,15 +317,17 @@ def _take_part(setting: str, part: str, names: Collection[str], read: Callable[[
 def _drop_faulty_pairs(train: Dataset, others: dict[str, Dataset], config: DataConfig) -> Dataset:
     hashes = {split: filters.hash_pairs(pairs.data) for split, pairs in others.items()}
     tests = {split: other for split, other in hashes.items() if split != "valid"}
-    filters.log_kept_faults(filters.source_overlaps(hashes["valid"], tests), "validation")
+    full = ~filters.empty_sides(others["valid"].data)
+    filters.log_kept_faults(filters.source_overlaps(hashes["valid"], tests, full), "validation")
     own, empty = filters.hash_pairs(train.data), filters.empty_sides(train.data)
     faults = {"one side is empty": empty}
-    repeated = filters.source_overlaps(own, hashes) | {"the same as an earlier pair": filters.duplicate_pairs(own)}
+    repeated = filters.source_overlaps(own, hashes, ~empty)
+    repeated["the same as an earlier pair"] = filters.duplicate_pairs(own) & ~empty
     purpose = "first training" if config.streaming else "training"
     if config.deduplicate:
         faults |= repeated
     else:
-        filters.log_kept_faults({fault: repeats & ~empty for fault, repeats in repeated.items()}, purpose)
+        filters.log_kept_faults(repeated, purpose)
     kept = filters.mark_kept(faults, purpose)
     if not kept.any():
         raise UserError(

@@ -53,12 +53,12 @@ def empty_sides(pairs: pa.Table) -> BoolArray:
     return ~full.to_numpy()
 
 
-def source_overlaps(hashes: PairHashes, others: Mapping[str, PairHashes]) -> dict[str, BoolArray]:
-    """Tell, for each other split, which of the N pairs have a source that occurs there too."""
+def source_overlaps(hashes: PairHashes, others: Mapping[str, PairHashes], counted: BoolArray) -> dict[str, BoolArray]:
+    """Tell, for each other split, which of the counted ones of N pairs have a source that occurs there too."""
     faults = {}
     for split, other in others.items():
-        same = np.isin(hashes.sources, other.sources)
-        both = np.isin(hashes.pairs, other.pairs).sum()
+        same = np.isin(hashes.sources, other.sources) & counted
+        both = (np.isin(hashes.pairs, other.pairs) & counted).sum()
         faults[f"their source stands in {split} too ({both} with the same target)"] = same
     return faults
 

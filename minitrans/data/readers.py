@@ -258,7 +258,8 @@ def _delimited_pairs(path: UPath, config: DataConfig) -> Iterator[tuple[str, str
     tsv = ((number, line.split("\t")) for number, line in lines)  # no quoting: a quotation mark is text
     rows = _numbered_csv_rows(path) if _file_format(path) == ".csv" else tsv
     _, header = next(rows, (0, []))
-    source, target = (_column_index(header, column, str(path)) for column in config.columns)
+    names = list(map(clean, header))
+    source, target = (_column_index(names, column, str(path)) for column in config.columns)
     for number, fields in rows:
         if len(fields) != len(header):
             raise UserError(f"{path}, line {number}: {len(fields)} fields, but the header has {len(header)}")

@@ -18,7 +18,7 @@ class DataConfig:
             hub name.
         source: Language to translate from, as the files or columns are named, such as en.
         target: Language to translate into.
-        batch_tokens: Most tokens of either side in a batch, padding counted.
+        batch_tokens: Most tokens of either side in a batch, padding counted, before noise.
         cache_dir: Folder for downloaded, read and tokenized data; null is where Hugging Face keeps data sets.
         name: Configuration of a hub data set that has several, such as en-zh.
         source_column: Column, or ending of the files, of the source, if not named after the language.

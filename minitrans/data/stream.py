@@ -92,7 +92,7 @@ class StreamLoader(ResumableLoader):
         faults = [empty_sides(pairs)]  # counted by `load_corpus` already, as are the repeated ones
         if self._config.deduplicate:
             hashes = hash_pairs(pairs)
-            faults += [duplicate_pairs(hashes), *source_overlaps(hashes, self._others).values()]
+            faults += [duplicate_pairs(hashes), *source_overlaps(hashes, self._others, ~faults[0]).values()]
         pairs = pairs.filter(pa.array(~np.any(faults, axis=0)))
         sources, targets = list[str](), list[str]()
         for some in (pairs.slice(start, CHUNK) for start in range(0, len(pairs), CHUNK)):

@@ -415,7 +415,7 @@ def _replace_names(run: str, set_aside: Callable[[str, list[tuple[str, int]]], s
     left, out = run.split(" "), []
     while left:
         capitals = len(list(takewhile(lambda word: word[0].isupper() and len(word) > 1, left)))
-        for n in range(capitals, 0, -1):
+        for n in range(min(capitals, 9), 0, -1):  # no name has more words; a long line in capitals is no name
             name = " ".join(left[:n])
             stem = name.removesuffix("'s")
             if (placed := set_aside(stem, [(stem, _NAME_KIND)])) != stem:

@@ -72,7 +72,7 @@ class TrainerConfig:
         max_epochs: Passes over the training pairs after which training ends; null: as many as max_steps allows.
         max_steps: Optimizer steps after which training ends; -1: as many as max_epochs allows.
         limit_val_batches: Compute the validation loss on this many batches (a whole number), or on this share of them,
-            at least one; null: on all. BLEU is always that of the whole split.
+            at least one, those of the longest sentences; null: on all. BLEU is always that of the whole split.
         val_check_interval: Validate after this many batches (a whole number), or after this share of an epoch; null:
             after each epoch.
         check_val_every_n_epoch: Validate only at every n-th epoch; null: val_check_interval counts across epochs.

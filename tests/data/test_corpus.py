@@ -81,7 +81,7 @@ def test_every_format_gives_the_same_text(
         ("tsv", 'en\tzh\n"a\tb"\n"c"\t""d""\n', [('"a', 'b"'), ('"c"', '""d""')]),
         ("tsv", "en\tzh\nNA\tnull\n007\t1.0\nTrue\t\n", [("NA", "null"), ("007", "1.0"), ("True", "")]),
         ("tsv", "en\tzh\na\rb\tc\x85\u2028\0d\n \t e \n", [("a\rb", "c\x85\u2028\0d"), (" ", " e ")]),
-        ("csv", '\ufeffen,zh\r\n"a ""b""",c\r\n', [('a "b"', "c")]),
+        ("csv", '\ufeffen, zh\r\n"a ""b""",c\r\n', [('a "b"', "c")]),
         ("csv", 'en,zh\n"a\nb",\r\nN\rA,"c\r,\u2028d"\n', [("a\nb", ""), ("N\rA", "c\r,\u2028d")]),
         ("csv", f"en,zh\n{'a' * 200_000},b\n", [("a" * 200_000, "b")]),
         ("jsonl", '\ufeff{"zh": "2020-01-01", "n": 1, "en": "a\u2028"}\r\n', [("a\u2028", "2020-01-01")]),
@@ -255,8 +255,8 @@ def test_parts_of_local_splits(tmp_path: Path, name: str) -> None:
 
 
 def test_what_stands_in_two_splits_is_counted_or_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    train = [("a", "1"), ("b ", "2"), ("c", "3"), ("a", "1"), ("d", "4"), ("d", "5"), ("", "6"), ("", "6"), ("e", "7")]
-    splits = {"train": train, "valid": [("b", "2"), ("x", "y"), ("b", "2")], "test": [("c", "0"), ("x", "z"), ("", "")]}
+    train = [("a", "1"), ("b ", "2"), ("c", "3"), ("a", "1"), ("d", "4"), ("d", "5"), ("", "6"), ("", ""), ("e", "7")]
+    splits = {"train": train, "valid": [("b", "2"), ("x", "y"), ("", "")], "test": [("c", "0"), ("x", "z"), ("", "")]}
     splits["another"] = [("q", "1")]  # of which nothing is said
     folder = write_pairs(tmp_path / "corpus", "tsv", splits)
     corpus = load_corpus(data_config(folder))

@@ -219,6 +219,11 @@ def test_no_line_takes_long(line: str) -> None:
     assert time.process_time() - began < 4
 
 
+def test_a_name_has_nine_words_at_most() -> None:
+    name = " ".join(f"Mo{letter}" for letter in "abcdefghij")
+    assert [len(COPIER.replace_copies(text, text)[1]) for text in (name[:-4], name)] == [1, 3]
+
+
 @given(st.lists(st.sampled_from(KNOWN).flatmap(lambda word: st.sampled_from([word, word.capitalize(), word.upper()]))))
 def test_known_words_stay(some: list[str]) -> None:
     assert READER.preprocess(" ".join(some)) == (" ".join(some).lower(), KeptParts({}))
