@@ -113,11 +113,12 @@ def test_every_change_of_the_guide_is_tried() -> None:
 
 def test_the_new_check_of_the_guide_passes_and_catches_its_fault(folder: Path) -> None:
     apply_diffs(folder, guide_sections()["A new check"])
-    commands = [["verify", "--compiled", "off", "--json"], ["verify", "--sabotage", "mask.first-late", "--json"]]
-    (sound, broken), _ = run_copy(folder, commands)
+    with (folder / "minitrans/verify/run_checks.py").open("a", encoding="utf-8") as file:
+        file.write('CHECKS = [check for check in CHECKS if check.id == "mask.first"]\n')
+    (sound, broken), _ = run_copy(folder, [["verify", "--json"], ["verify", "--sabotage", "mask.first-late", "--json"]])
     assert parse_failed_checks(*sound) == []
-    assert "mask.first" in [check["id"] for check in json.loads(sound[1])["checks"]]
-    assert "mask.first" in parse_failed_checks(*broken)
+    assert [check["id"] for check in json.loads(sound[1])["checks"]] == ["mask.first"]
+    assert parse_failed_checks(*broken) == ["mask.first"]
 
 
 def test_control_without_an_edit_compiled_code_computes(folder: Path, corpus: Path) -> None:
@@ -144,8 +145,6 @@ def test_wrong_compiled_code_is_not_admitted_and_verify_fails(folder: Path, corp
     replace_text(cpp / "library.py", '"-O3"', '"-O1"')  # in a quarter of the time
     red = assert_falls_back_and_verify(folder, corpus, "compiled code is off by")
     assert red == ["compiled.admitted", "compiled.pass", "compiled.steps", "compiled.outputs"]
-    (result,), _ = run_copy(folder, [["verify", "--json", "--compiled", "off"]])
-    assert parse_failed_checks(*result) == []
 
 
 @pytest.mark.parametrize("lacking", ["folder", pytest.param("compiler", marks=pytest.mark.slow)])
