@@ -130,6 +130,14 @@ def test_a_second_signal_stops_at_once(error: Any, monkeypatch: Patch) -> None:
         writer._handle_signal(2, None)
 
 
+@pytest.fixture(scope="module")
+def whole_run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a checkpoint every five steps that nothing has stopped; tests only read it."""
+    run_dir = tmp_path_factory.mktemp("whole") / "run"
+    assert train(corpus, run_dir, "--training.checkpoint_every", "5") == 0
+    return run_dir
+
+
 @pytest.mark.parametrize(
     ("place", "when", "error", "steps", "best"),
     [
@@ -147,13 +155,12 @@ def test_a_run_that_ends_at_an_unlucky_moment_is_resumed_as_if_it_had_not(
     error: BaseException,
     steps: list[int],
     best: bool,
+    whole_run: Path,
     corpus: Path,
     tmp_path: Path,
     monkeypatch: Patch,
 ) -> None:
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    flags = ("--training.checkpoint_every", "5")
-    assert train(corpus, whole, *flags) == 0
+    broken, flags = tmp_path / "broken", ("--training.checkpoint_every", "5")
     with monkeypatch.context() as patch:
         fail(patch, place, error, when)
         try:
@@ -164,8 +171,8 @@ def test_a_run_that_ends_at_an_unlucky_moment_is_resumed_as_if_it_had_not(
     assert not (broken / "model.json").exists()
     (broken / "checkpoints/step-99.ckpt.123.tmp").write_bytes(b"half")
     assert train(corpus, broken, "--resume", *flags) == 0
-    assert_same_run(whole, broken)
-    assert saved_steps(whole) == saved_steps(broken)
+    assert_same_run(whole_run, broken)
+    assert saved_steps(whole_run) == saved_steps(broken)
 
 
 def test_a_run_without_a_checkpoint_is_not_said_to_resume(
