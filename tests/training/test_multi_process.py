@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_helpers import wait_for_group_exit
+from command_helpers import STREAM_FLAGS, wait_for_group_exit
 from conftest import needs_compiled
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from loss_cases import make_loss
@@ -43,16 +43,13 @@ def patch_joined_batches(patch: pytest.MonkeyPatch, n_processes: int) -> list[in
     return planned
 
 
-STREAM_FLAGS = ["--data.streaming", "true", "--data.shuffle_buffer", "300"]
-
-
 @pytest.mark.parametrize(
     ("way", "read", "n", "steps"),
     [
         pytest.param("require", [], 2, 25, marks=needs_compiled),
-        pytest.param("require", STREAM_FLAGS, 2, 25, marks=needs_compiled),
+        pytest.param("require", STREAM_FLAGS.split(), 2, 25, marks=needs_compiled),
         pytest.param("off", [], 4, 200, marks=pytest.mark.slow),
-        pytest.param("off", STREAM_FLAGS, 4, 200, marks=pytest.mark.slow),
+        pytest.param("off", STREAM_FLAGS.split(), 4, 200, marks=pytest.mark.slow),
     ],
 )
 def test_several_processes_train_as_one_with_the_same_global_batches(
