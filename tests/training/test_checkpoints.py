@@ -104,7 +104,7 @@ def test_a_run_killed_after_every_few_steps_ends_as_one_that_was_not(
     every_step = (*flags.format(other=other).split(), "--training.checkpoint_every", "1")
     assert train(corpus, whole, *every_step, max_steps=48) == 0
     resume: tuple[str, ...] = ()
-    for step in (8, 11, 19, 21, 43, 45):  # and a batch: resumed after 20, a validation, and after 22 and 44, an epoch
+    for step in (8, 19, 21, 43, 45):  # and a batch: resumed after 20, a validation, and after 22 and 44, an epoch
         with monkeypatch.context() as patch:
             kill_at_step(patch, step, extra_batches=1)  # of several whose gradients are summed up
             with pytest.raises(KilledError):

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 import yaml
 from command_helpers import refusal_message, write_files
-from train_helpers import fail, finish_process, last_error, read_sides, run_flags, spawn
+from train_helpers import fail, finish_process, last_error, read_sides, run_flags, spawn, train
 
-from minitrans import cli
 from minitrans.training import distillation
 from minitrans.training.config import parse_config
 from minitrans.training.run_folder import with_resume_or_overwrite
@@ -29,7 +28,7 @@ DISTILL_FLAGS = ("--tokenizer.vocab_size", "600", "--compiled", "off", "--data.r
 
 
 def distill(corpus: Path, run_dir: Path, *flags: str) -> int:
-    return cli.main(["distill", *run_flags(corpus, run_dir, *DISTILL_FLAGS, *flags, max_steps=STEPS)])
+    return train(corpus, run_dir, *DISTILL_FLAGS, *flags, max_steps=STEPS, command="distill")
 
 
 def load_config(run: Path) -> dict[str, Any]:

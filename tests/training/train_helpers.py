@@ -25,9 +25,11 @@ def run_flags(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25) -> 
     return [*tiny_flags(corpus, max_steps), "--run-dir", str(run_dir), *flags]
 
 
-def train(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25) -> int:
-    """Make a short run in this process; the exit code."""
-    return cli.main(["train", *run_flags(corpus, run_dir, *flags, max_steps=max_steps)])
+def train(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25, command: str = "train") -> int:
+    """Make a short run in this process, whose curve is not drawn; the exit code."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minitrans.training.run.chart_as_svg", lambda _: "")
+        return cli.main([command, *run_flags(corpus, run_dir, *flags, max_steps=max_steps)])
 
 
 def spawn(*command: str | Path, machine: str | None = None, **environment: str) -> "subprocess.Popen[str]":
