@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import make_corpus
 import pytest
@@ -41,17 +42,32 @@ def small_phrasebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_fresh_run_gives_the_same_bytes_and_leaves_no_translations_of_another_draw(tmp_path: Path) -> None:
-    (tmp_path / "test.zh.9").write_text("旧的\n", encoding="utf-8")
-    assert make_corpus.main(["--out", str(tmp_path)]) == 0
-    made = sorted(path.name for path in tmp_path.iterdir())
+@pytest.fixture(scope="module")
+def fresh_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[make_corpus.Pair]]:
+    """The folder of a fresh run, where another draw had more translations, and what it leaves out of lines."""
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "test.zh.9").write_text("旧的\n", encoding="utf-8")
+    hold_out, chosen = make_corpus.hold_out_words, list[make_corpus.Pair]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(make_corpus, "hold_out_words", lambda *arguments: chosen.__iadd__(hold_out(*arguments)))
+        assert make_corpus.main(["--out", str(folder)]) == 0
+    return folder, chosen
+
+
+def test_a_fresh_run_gives_the_same_bytes_and_leaves_no_translations_of_another_draw(
+    fresh_run: tuple[Path, list[make_corpus.Pair]],
+) -> None:
+    folder, _ = fresh_run
+    made = sorted(path.name for path in folder.iterdir())
     assert made == sorted(path.name for split in SPLITS for path in CORPUS_DIR.glob(f"{split}.[ez]*"))
     for name in made:
-        assert (tmp_path / name).read_bytes() == (CORPUS_DIR / name).read_bytes(), name
+        assert (folder / name).read_bytes() == (CORPUS_DIR / name).read_bytes(), name
 
 
 def test_another_seed_leaves_out_other_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(make_corpus.SlotFiller, "fill_often", lambda *_: [])  # comes after it, and takes long
+    # What comes after it takes long.
+    monkeypatch.setattr(make_corpus, "SlotFiller", lambda *_: SimpleNamespace(fill_often=lambda _: []))
+    monkeypatch.setattr(make_corpus, "hold_out_words", lambda *_: [])
     assert make_corpus.main(["--out", str(tmp_path), "--seed", "2"]) == 0
     left_out = (tmp_path / "test.en").read_text(encoding="utf-8").splitlines()
     assert len(set(left_out) & set(lines("test.en"))) < len(left_out) / 10  # a few by chance
@@ -122,15 +138,14 @@ def line_regex(line: make_corpus.Line, kinds: make_corpus.WordsByKind) -> re.Pat
     return re.compile(rf"^{filled}[.?!]*$", re.MULTILINE | re.IGNORECASE)
 
 
-def test_a_word_left_out_of_a_line_is_not_in_train_but_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_left_out_of_a_line_is_not_in_train_but_others_are(
+    fresh_run: tuple[Path, list[make_corpus.Pair]],
+) -> None:
+    folder, chosen = fresh_run
     kinds = make_corpus.read_words(CORPUS_DIR / "words")
-    phrases = make_corpus.read_phrases(CORPUS_DIR / "phrasebook", kinds)
-    hold_out, chosen = make_corpus.hold_out_words, list[make_corpus.Pair]()
-    monkeypatch.setattr(make_corpus, "hold_out_words", lambda *arguments: chosen.__iadd__(hold_out(*arguments)))
-    splits = make_corpus.make_corpus(phrases, kinds, set(), set(), seed=1)
-    tested = {pair[0] for pair in splits["test_compositional"]}
+    tested = set(lines(f"{folder}/test_compositional.en"))
     assert len(tested) == make_corpus.N_HELD_OUT
-    trained = "\n".join(en for en, _ in splits["train"])
+    trained = "\n".join(lines(f"{folder}/train.en"))
     for pair in [pair for pair in chosen if pair.english in tested][:40]:
         ((kind, word),) = pair.slot_words
         for left_out in (True, False):
