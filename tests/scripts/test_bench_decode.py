@@ -112,8 +112,10 @@ def test_a_peer_that_differs_is_told_and_one_sentence_is_enough(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench_decode.HuggingFaceDecoder, "__call__", lambda _, sources, beam=1: [[] for _ in sources])
-    assert bench_decode.main(["--json", *FLAGS, "--single", "1"]) == 1
-    assert f"{HF} decodes something else" in capsys.readouterr().err
+    assert bench_decode.main([*FLAGS, "--single", "1"]) == 1
+    printed = capsys.readouterr()
+    assert f"{HF} decodes something else" in printed.err
+    assert f"| {HF} |" in printed.out
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,8 @@ def test_an_interrupt_leaves_what_was_measured_with_bfloat16_left_out(
     assert result["interrupted"]
     assert bench_decode.OURS_BF16 not in {row["name"] for row in result["contenders"]}
     assert [one["name"] for one in result["left_out"]] == [bench_decode.OURS_BF16]
-    printed = interrupted_output("peak_memory", bench_decode, FLAGS, monkeypatch, capsys)
+    bench_decode.print_comparison(result)
+    printed = capsys.readouterr().out
     assert f"left out: {bench_decode.OURS_BF16}" in printed
     assert f"| {HF} |" in printed
     nothing = interrupted_output("make_model_and_sources", bench_decode, FLAGS, monkeypatch, capsys)

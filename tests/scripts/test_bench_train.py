@@ -165,9 +165,6 @@ def test_json_holds_every_number_that_the_processor_can_give(
 
 @needs_transformers
 def test_an_interrupt_leaves_measurements(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    result = json.loads(interrupted_output("peak_memory", bench_train, ["--json", *FLAGS], monkeypatch, capsys))
-    assert result["interrupted"]
-    assert min(row["ms"] for row in result["contenders"]) > 0
     assert "| nn.Transformer fp32 |" in interrupted_output("peak_memory", bench_train, FLAGS, monkeypatch, capsys)
     nothing = interrupted_output("make_workload", bench_train, FLAGS, monkeypatch, capsys)
     assert nothing == "interrupted before anything was measured\n"
