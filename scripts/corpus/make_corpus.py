@@ -13,6 +13,7 @@ import re
 import string
 import sys
 from collections.abc import Iterable, Iterator, Sequence, Set
+from functools import cache
 from itertools import accumulate, chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -159,6 +160,7 @@ def read_words(folder: Path) -> WordsByKind:
     return kinds
 
 
+@cache
 def slots(text: str, is_chinese: bool) -> list[Slot]:
     """List the slots of one side of a line."""
     return [Slot(kind, n, column or ("zh" if is_chinese else "en")) for kind, n, column in SLOT_PATTERN.findall(text)]
@@ -205,6 +207,7 @@ def without_contractions(en: str) -> str:
     return en
 
 
+@cache
 def variant_key(en: str) -> str:
     """Reduce an English text to what its variants have in common: its words, small and written out."""
     text = without_contractions(SENTENCE_END_PATTERN.sub(" ", en.replace("’", "'")).lower())
