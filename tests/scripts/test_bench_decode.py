@@ -26,17 +26,22 @@ FLAGS = ["--sentences", "12", "--single", "3", "--minutes", "0", "--threads", "1
 PEER_PARAMS = [pytest.param(HF, marks=needs_transformers), pytest.param(CT2, marks=needs_ctranslate2)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model() -> Transformer:
     """One whose outputs end, some sooner than others."""
     return randomize(Transformer(MODEL_CONFIG), 5).float()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def sources() -> IdLists:
     numbers = torch.Generator().manual_seed(3)
     rows = [torch.randint(4, MODEL_CONFIG.vocab_size, (length,), generator=numbers).tolist() for length in range(1, 25)]
     return [[*row, MODEL_CONFIG.eos_id] for row in rows]
+
+
+@pytest.fixture(scope="module")
+def greedy_outputs(model: Transformer, sources: IdLists) -> IdLists:
+    return [greedy_decode(CachedStepper(model), torch.tensor([source]))[0].ids for source in sources]
 
 
 @pytest.fixture
@@ -49,12 +54,13 @@ def patch_for_quick_comparison(monkeypatch: pytest.MonkeyPatch, model: Transform
 
 
 @pytest.mark.parametrize("name", [OURS, "minitrans, plain", "minitrans, no cache", *PEER_PARAMS])
-def test_all_decode_the_same(name: str, model: Transformer, sources: IdLists, tmp_path: Path) -> None:
-    want = [greedy_decode(CachedStepper(model), torch.tensor([source]))[0].ids for source in sources]
-    assert len({len(ids) for ids in want}) > 5
+def test_all_decode_the_same(
+    name: str, model: Transformer, sources: IdLists, greedy_outputs: IdLists, tmp_path: Path
+) -> None:
+    assert len({len(ids) for ids in greedy_outputs}) > 5
     decode = bench_decode.DECODER_BUILDERS[name](model, tmp_path)
-    assert decode(sources) == want
-    assert [decode([source])[0] for source in sources] == want
+    assert decode(sources) == greedy_outputs
+    assert [decode([source])[0] for source in sources] == greedy_outputs
 
 
 @pytest.mark.parametrize("name", PEER_PARAMS)
