@@ -138,7 +138,8 @@ def test_a_class_stands_for_its_architecture() -> None:
 
 
 @pytest.mark.usefixtures("float64_alone")
-def test_a_failed_check_ends_with_code_1_and_is_explained(tmp_path: Path) -> None:
+def test_a_failed_check_ends_with_code_1_and_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minitrans.cachecheck.cache_checks.MAX_LENGTH_WITH_PROMPT", 10)  # five tokens are generated
     code, out, _ = run_cli("verify", "--model", "gpt2", "--self-test", "--report", tmp_path / "issue.md")
     assert code == 1
     text = (tmp_path / "issue.md").read_text(encoding="utf-8")
