@@ -318,6 +318,7 @@ def test_a_long_sentence_does_not_repeat_itself() -> None:
     assert (tokens[:, 9:] != tokens[:, :-9]).all()
 
 
+@pytest.mark.usefixtures("float64_alone")
 def test_a_failure_is_asserted_with_what_differs_first_unless_it_is_known() -> None:
     where = "position 3 of row 0 is the first that differs, by "
     with pytest.raises(AssertionError, match=rf"(?s)steps: .*, at most 1e-12 is allowed: {where}"):
@@ -492,6 +493,7 @@ def test_a_right_model_that_takes_single_tokens_alone_passes() -> None:
         assert f"this looks like: {words}" in failed_results(single(fault, weights=True), id_)[id_].detail
 
 
+@pytest.mark.usefixtures("float64_alone")
 def test_a_right_model_that_takes_some_chunks_alone_passes() -> None:
     single_after_the_prompt = toy_that_takes(lambda tokens, cache, mask: tokens.size(1) == 1 or not cache.chunks)
     passed = {result.id for result in check_cache(single_after_the_prompt()).checks if result.passed}
