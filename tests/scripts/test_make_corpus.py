@@ -11,6 +11,7 @@ import make_corpus
 import pytest
 
 CORPUS_DIR = Path(__file__).parents[2] / "data" / "en-zh"
+FreshRun = tuple[Path, list[make_corpus.Pair]]
 SPLITS = ("train", "valid", "test", "test_compositional")
 FOOD_TSV = "en\tzh\n" + "".join(f"{en}\t{zh}\n" for en, zh in zip("abcdefghij", "甲乙丙丁戊己庚辛壬癸", strict=True))
 
@@ -43,7 +44,7 @@ def small_phrasebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def fresh_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[make_corpus.Pair]]:
+def fresh_run(tmp_path_factory: pytest.TempPathFactory) -> FreshRun:
     """The folder of a fresh run, where another draw had more translations, and what it leaves out of lines."""
     folder = tmp_path_factory.mktemp("corpus")
     (folder / "test.zh.9").write_text("旧的\n", encoding="utf-8")
@@ -54,9 +55,7 @@ def fresh_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[make
     return folder, chosen
 
 
-def test_a_fresh_run_gives_the_same_bytes_and_leaves_no_translations_of_another_draw(
-    fresh_run: tuple[Path, list[make_corpus.Pair]],
-) -> None:
+def test_a_fresh_run_gives_the_same_bytes_and_leaves_no_translations_of_another_draw(fresh_run: FreshRun) -> None:
     folder, _ = fresh_run
     made = sorted(path.name for path in folder.iterdir())
     assert made == sorted(path.name for split in SPLITS for path in CORPUS_DIR.glob(f"{split}.[ez]*"))
@@ -138,9 +137,7 @@ def line_regex(line: make_corpus.Line, kinds: make_corpus.WordsByKind) -> re.Pat
     return re.compile(rf"^{filled}[.?!]*$", re.MULTILINE | re.IGNORECASE)
 
 
-def test_a_word_left_out_of_a_line_is_not_in_train_but_others_are(
-    fresh_run: tuple[Path, list[make_corpus.Pair]],
-) -> None:
+def test_a_word_left_out_of_a_line_is_not_in_train_but_others_are(fresh_run: FreshRun) -> None:
     folder, chosen = fresh_run
     kinds = make_corpus.read_words(CORPUS_DIR / "words")
     tested = set(lines(f"{folder}/test_compositional.en"))
