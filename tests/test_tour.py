@@ -16,7 +16,6 @@ def test_it_is_stored_as_nobody_has_run_it() -> None:
     assert len({cell["id"] for cell in TOUR_NOTEBOOK["cells"]}) == len(TOUR_NOTEBOOK["cells"])
 
 
-@pytest.mark.usefixtures("float64_alone")
 def test_its_cells_run_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     monkeypatch.setattr("tempfile.mkdtemp", lambda: str(tmp_path))
