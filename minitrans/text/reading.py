@@ -30,7 +30,10 @@ TEXTING_ABBREVIATIONS = {
     "u": "you", "ur": "your", "r": "are", "pls": "please", "plz": "please", "thx": "thanks", "cuz": "because",
     "ppl": "people", "tmr": "tomorrow", "rly": "really", "msg": "message", "tho": "though", "gonna": "going to",
     "wanna": "want to", "gotta": "have to", "gimme": "give me", "lemme": "let me", "idk": "i don't know",
-    "np": "no problem", "btw": "by the way",
+    "np": "no problem", "btw": "by the way", "rn": "right now", "brb": "be right back", "omw": "on my way",
+    "wyd": "what are you doing", "hbu": "how about you", "gn": "good night", "ily": "i love you", "ty": "thank you",
+    "nvm": "never mind", "omg": "oh my god", "asap": "as soon as possible", "bday": "birthday", "tmrw": "tomorrow",
+    "sry": "sorry",
 }  # fmt: skip
 # English questions: a verb before its subject. More may stand between "what" or "how" and the verb, but not "a day it".
 _SUBJECTS = "i|you|u|he|she|it|we|they|this|that|these|those|there"
