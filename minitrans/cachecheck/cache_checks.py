@@ -372,19 +372,19 @@ def left_padding_without_positions_deviation(case: ModelAndTokens[Any]) -> Devia
 @claim("batch", "logits of each row alone, in a batch with rows of other tokens, and with the rows in reverse")
 def other_rows_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """A row's numbers do not depend on the other rows."""
-    rows, whole = range(len(case.tokens)), case.full_pass()
-    turned = [x.flip(0) for x in case.with_rows(torch.arange(len(rows)).flip(0)).full_pass()]
+    rows, whole = torch.arange(len(case.tokens)), case.full_pass()
+    turned = [x.flip(0) for x in case.with_rows(rows.flip(0)).full_pass()]
     deviations = [compare(turned, whole).named("with the rows in reverse")]
     others = case.other_tokens(case.tokens)
-    halves = [case.with_tokens(torch.stack([(others, case.tokens)[b % 2 == n][b] for b in rows])) for n in (0, 1)]
+    halves = [case.with_tokens(torch.where((rows % 2 == n)[:, None], case.tokens, others)) for n in (0, 1)]
     for name, run in (("full pass", ModelAndTokens.full_pass), ("steps", feed_in_chunks)):
-        got = [torch.stack([each[b % 2][b] for b in rows]) for each in zip(*map(run, halves), strict=True)]
+        got = [torch.stack([each[b % 2][b] for b in range(len(rows))]) for each in zip(*map(run, halves), strict=True)]
         deviations.append(compare(got, whole).named(f"beside rows of other tokens, {name}"))
     prompt = 1 + takes_chunk_sizes(case, [2])
     sizes = [prompt, *[1] * (case.tokens.size(1) - prompt)]
     prompted = feed_in_chunks(case, sizes)
-    for b in rows:
-        row = case.with_rows(torch.tensor([b]))
+    for b in range(len(rows)):
+        row = case.with_rows(rows[b : b + 1])
         for name, got, want in (
             ("full pass", row.full_pass(), whole),
             ("after a prompt", feed_in_chunks(row, sizes, case.model.refusal), prompted),

@@ -54,7 +54,7 @@ def empty_sides(pairs: pa.Table) -> BoolArray:
 
 
 def source_overlaps(hashes: PairHashes, others: Mapping[str, PairHashes], counted: BoolArray) -> dict[str, BoolArray]:
-    """Tell, for each other split, which of the counted ones of N pairs have a source that occurs there too."""
+    """Tell, for each other split, which of the N pairs are counted and have a source that occurs there too."""
     faults = {}
     for split, other in others.items():
         same = np.isin(hashes.sources, other.sources) & counted

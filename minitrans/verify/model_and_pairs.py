@@ -124,7 +124,7 @@ def load_run_and_pairs(run: Path, data: str | None = None) -> ModelAndPairs:
     corpus = load_run_corpus(run, data)
     tests = [name for name in corpus if name not in ("train", "valid")] or ["valid"]
     texts = {name: pairs[:] for name, pairs in corpus.items()}
-    known = set(zip(texts["train"]["source"], texts["train"]["target"], strict=True))
+    known = RUNNING_EXAMPLE_PAIRS.items() & zip(texts["train"]["source"], texts["train"]["target"], strict=True)
     return model_and_text_pairs(
         bundle,
         list(zip(texts["valid"]["source"], texts["valid"]["target"], strict=True)),
