@@ -9,6 +9,7 @@ or a fault put around a model is caught by no check.
 import argparse
 import contextlib
 import io
+import re
 import sys
 import warnings
 from collections import defaultdict
@@ -172,12 +173,12 @@ def join_names(rows: Iterable[Finding]) -> str:
 
 
 def unoffered_checks_table(rows: Iterable[Finding]) -> Iterator[str]:
-    """A line for each reason why something is not offered, the commonest first: the checks, and who says so."""
+    """A line for each reason, whatever class and numbers it names, the commonest first: the checks, and who says so."""
     by_reason: defaultdict[str, tuple[set[str], list[str]]] = defaultdict(lambda: (set(), []))
     for row in rows:
         for result in row.results:
             if not result.offered:
-                checks, names = by_reason[result.detail]
+                checks, names = by_reason[re.sub(r"\w*For\w+|\b\d+\b", "…", result.detail)]
                 checks.add(result.id)
                 names += [row.entry.name] * (row.entry.name not in names)
     yield from ("| why | checks | architectures |", "|---|---|---|")

@@ -1,6 +1,7 @@
 """The survey of Hugging Face's architectures: its page is whole, and nothing stays unexplained."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,14 @@ def test_a_dtype_that_is_not_float64_is_named() -> None:
 def test_many_who_cannot_do_the_same_are_counted() -> None:
     rows = [Finding(Entry(f"n{i}", "", {}, False), [new_result("rows", 0.0, offered=False)]) for i in range(6)]
     assert [*hf_survey.unoffered_checks_table(rows)][-1] == "| it cannot | `rows` | 6 |"
+
+
+def test_errors_that_differ_in_a_class_or_a_number_share_a_line() -> None:
+    rows = [
+        Finding(Entry(name, "", {}, False), [replace(new_result("rows", 0.0, offered=False), detail=detail)])
+        for name, detail in [("a", "AForCausalLM takes 6, not x8"), ("b", "BForCausalLM takes 12, not x8")]
+    ]
+    assert [*hf_survey.unoffered_checks_table(rows)][2:] == ["| … takes …, not x8 | `rows` | a, b |"]
 
 
 def test_a_program_sees_what_stands_before_it() -> None:
