@@ -1,4 +1,4 @@
-"""The heart: scaled dot-product attention and multi-head attention, written out by hand.
+"""The heart of the model: scaled dot-product attention and multi-head attention, written out by hand.
 
 One implementation serves training, the full masked pass and stepwise decoding from a cache. Shapes: `B` batch,
 `Tq`/`Tk` query and key length, `H` heads, `D` d_model, `Dh` d_head.
@@ -37,7 +37,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Scores to weights: the softmax of each row, over the keys that the mask admits.
 
     Args:
-        scores: (..., Tq, Tk), a floating dtype; computed in float32 at least.
+        scores: (..., Tq, Tk), a floating dtype; computed in at least float32.
         mask: bool, broadcastable to (..., Tq, Tk), True = may attend; None lets every query see every key.
 
     Returns:
@@ -89,7 +89,7 @@ def scaled_dot_product_attention(
 class MultiHeadAttention(nn.Module):
     """`n_heads` attentions side by side, each on its own projection of the input.
 
-    The projections W_q, W_k, W_v lie packed in one matrix, rows in this order, as in PyTorch's `in_proj_weight`:
+    The projections W_q, W_k, W_v are packed into one matrix, in this order, as in PyTorch's `in_proj_weight`:
     three products for the price of one. Within each, head h owns rows h*Dh to (h+1)*Dh. The products take slices of
     the matrix, so the module `w_qkv` is never called, and neither are hooks on it.
 
@@ -140,7 +140,7 @@ class MultiHeadAttention(nn.Module):
             value: (B, n, D), or None as `key`.
             mask: bool, broadcastable to (B, H, Tq, Tk), True = may attend.
             need_weights: Whether to return the weights.
-            cache: Keys and values of earlier tokens; gains the new ones. With one, Tk is `offset` + n; without, n.
+            cache: Keys and values of earlier tokens; gains the new ones. With a cache, Tk is `offset` + n; without, n.
             offset: How many target tokens the cache holds; the first new one has this position.
 
         Returns:
@@ -161,7 +161,7 @@ class MultiHeadAttention(nn.Module):
         return self.w_o(heads.transpose(1, 2).flatten(2)), weights  # (B, H, Tq, Dh) -> (B, Tq, H*Dh) -> (B, Tq, D)
 
     def project(self, x: Tensor, start: int, stop: int) -> tuple[Tensor, ...]:
-        """Apply those of (W_q, W_k, W_v) from `start` on, before `stop`: (B, T, D) -> (B, H, T, Dh) each."""
+        """Apply the projections (W_q, W_k, W_v)[start:stop]: (B, T, D) -> (B, H, T, Dh) each."""
         size = self.n_heads * self.d_head
         rows = slice(start * size, stop * size)
         packed = F.linear(x, self.w_qkv.weight[rows], self.w_qkv.bias[rows])  # (B, T, (stop - start)*H*Dh)

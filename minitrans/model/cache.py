@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class KVCache:
-    """The keys and values that one attention has projected before.
+    """The keys and values that one attention module has projected so far.
 
     Attributes:
         k: (B, H, slots, Dh) keys.
@@ -24,7 +24,7 @@ class KVCache:
         self.k, self.v = k, v
 
     def empty_buffers(self, n: int) -> "KVCache":
-        """Empty buffers of the same rows and heads for `n` tokens."""
+        """Make empty buffers with as many rows and heads, for `n` tokens."""
         return KVCache(*(x.new_empty(*x.shape[:2], n, x.size(3)) for x in (self.k, self.v)))
 
     def update(self, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
@@ -56,7 +56,7 @@ class LayerCache(NamedTuple):
 
     Attributes:
         target: Self-attention's keys and values; slots from `DecoderCache.length` on hold nothing.
-        source: Cross-attention's, S slots, all filled from the start.
+        source: Cross-attention's keys and values; S slots, all filled from the start.
     """
 
     target: KVCache
@@ -82,7 +82,7 @@ class DecoderCache:
 
     @torch.no_grad()
     def select_rows(self, rows: Tensor) -> None:
-        """Keep the given rows, int64 (B',) indices of present ones, in this order; one may occur several times."""
+        """Keep the given rows, in the given order: int64 (B',) indices of current rows, which may repeat."""
         for layer in self.layers:
             layer.target.select_rows(rows, self.length)
             layer.source.select_rows(rows, layer.source.k.size(2))

@@ -29,7 +29,7 @@ class Stepper(Protocol[AnyState]):
 
     @property
     def max_concurrent_batches(self) -> int:
-        """How many threads can usefully decode a batch each at the same time."""
+        """How many threads can usefully decode at the same time, each its own batch."""
 
     def begin(self, src_ids: Tensor, capacity: int) -> AnyState:
         """Read the sources, int64 (B, S), padded on the right, to decode at most `capacity` tokens of each.
@@ -39,11 +39,11 @@ class Stepper(Protocol[AnyState]):
         """
 
     def next_tokens(self, tokens: Tensor, state: AnyState, n: int) -> tuple[Tensor, Tensor]:
-        """Feed each row its newest token, int64 (R,), the first of all BOS; see `likeliest_tokens` for the result."""
+        """Feed each row its newest token, int64 (R,), at first BOS; see `likeliest_tokens` for the result."""
 
 
 class CachedStepper:
-    """The usual way: `Transformer.step` on its cache."""
+    """The usual stepper: `Transformer.step` with its cache."""
 
     max_concurrent_batches = 1  # PyTorch's own threads share the work of a step
 
@@ -80,7 +80,7 @@ class UncachedStepper:
 
 
 class UncachedState:
-    """All that was fed to each row, int64 (R, t), and its source as `Transformer.encode` gives it."""
+    """All tokens fed to each row so far, int64 (R, t), and its source as `Transformer.encode` gives it."""
 
     def __init__(self, fed: Tensor, memory: Tensor, src_mask: Tensor) -> None:
         self.fed, self.memory, self.src_mask = fed, memory, src_mask
@@ -116,7 +116,7 @@ def length_limit(src_len: int, max_len: int) -> int:
 
 
 def suppress_pad_bos(logits: Tensor, config: TransformerConfig) -> Tensor:
-    """Logits (..., V) with -inf for PAD and BOS, which are no output."""
+    """Logits (..., V) with -inf for PAD and BOS, which are never output."""
     logits = logits.clone()
     logits[..., [config.pad_id, config.bos_id]] = -torch.inf
     return logits
@@ -128,13 +128,13 @@ def greedy_token_ids(logits: Tensor, config: TransformerConfig) -> Tensor:
 
 
 def token_log_probs(logits: Tensor, ids: Tensor) -> Tensor:
-    """The log-probability of each token of int64 ids (...) under logits (..., V): (...), float32 at least."""
+    """The log-probability of each token of int64 ids (...) under logits (..., V): (...), at least float32."""
     log_p = F.log_softmax(logits, dim=-1, dtype=torch.promote_types(torch.float32, logits.dtype))
     return log_p.gather(-1, ids[..., None])[..., 0]
 
 
 def likeliest_tokens(logits: Tensor, n: int, config: TransformerConfig) -> tuple[Tensor, Tensor]:
-    """The n likeliest tokens, or all there are, best first: logits (B, V) -> log-probabilities and int64 ids (B, n).
+    """The n likeliest tokens, or all V, best first: logits (B, V) -> log-probabilities and int64 ids (B, n).
 
     The first is the greedy choice. PAD and BOS have the log-probability -inf.
     """
@@ -146,11 +146,11 @@ def likeliest_tokens(logits: Tensor, n: int, config: TransformerConfig) -> tuple
 
 
 class Hypothesis(NamedTuple):
-    """What was found for a source.
+    """A target found for a source.
 
     Attributes:
         ids: Target tokens, without BOS and EOS.
-        log_prob: Log-probability of the tokens, and of EOS where that ended them, in nats.
+        log_prob: Log-probability of the tokens, and of EOS if it ended them, in nats.
         score: What beam search ranks by: log_prob / n_tokens ** length_penalty.
         n_tokens: How many tokens were decoded: EOS too, unless the length limit came first.
     """
@@ -163,12 +163,12 @@ class Hypothesis(NamedTuple):
 
 @torch.inference_mode()
 def greedy_decode(stepper: Stepper[AnyState], src_ids: Tensor, length_penalty: float = 1.0) -> list[Hypothesis]:
-    """Take the likeliest token at every step, until EOS or the row's length limit, and return what was found by row.
+    """Take the likeliest token at every step, until EOS or the row's length limit; return one hypothesis per row.
 
     Args:
         stepper: What computes the steps, such as `CachedStepper(model)`.
         src_ids: int64 (B, S), padded on the right.
-        length_penalty: For the score alone, see `Hypothesis`.
+        length_penalty: Affects only the score, see `Hypothesis`.
 
     Raises:
         ValueError: The source is longer than `max_len`.
@@ -207,15 +207,15 @@ def greedy_decode(stepper: Stepper[AnyState], src_ids: Tensor, length_penalty: f
 def beam_search(
     stepper: Stepper[AnyState], src_ids: Tensor, beam: int, length_penalty: float = 1.0
 ) -> list[list[Hypothesis]]:
-    """Follow the likeliest beginnings of each row, `beam` of them, until as many have ended.
+    """Follow the `beam` likeliest prefixes of each row, until that many have ended.
 
-    A beginning ends with EOS, where that is one of the row's `beam` best continuations, or at the row's length limit.
+    A prefix ends with EOS, if that is one of the row's `beam` best continuations, or at the row's length limit.
     With one beam this is greedy decoding.
 
     Args:
         stepper: What computes the steps, such as `CachedStepper(model)`.
         src_ids: int64 (B, S), padded on the right.
-        beam: How many beginnings of a row are followed, K.
+        beam: How many prefixes of a row are followed, K.
         length_penalty: 0 ranks by log-probability, which prefers short outputs; 1 by its mean over the tokens.
 
     Returns:
@@ -239,12 +239,12 @@ def beam_search(
             ids = [id_ for id_ in tokens[1 : n + 1].tolist() if id_ != config.eos_id]
             finished[row].append(Hypothesis(ids, log_prob, log_prob / n**length_penalty, n))
 
-    rows = list(range(len(limits)))  # those still in the batch, R of them; each has W beginnings, at first one
+    rows = list(range(len(limits)))  # those still in the batch, R of them; each has W prefixes, at first one
     tokens = src_ids.new_full((len(rows), 1, 1 + longest), config.pad_id)  # (R, W, .)
     tokens[..., 0] = config.bos_id
     log_probs = torch.zeros(len(rows), 1, device=src_ids.device)  # (R, W)
     for t in range(longest):
-        continuations, ids = stepper.next_tokens(tokens[..., t].flatten(), cache, 2 * beam)  # 2K, so that K do not end
+        continuations, ids = stepper.next_tokens(tokens[..., t].flatten(), cache, 2 * beam)  # 2K, of which K do not end
         totals = (log_probs.view(-1, 1) + continuations).view(len(rows), -1)
         log_probs, order = (x[:, : 2 * beam] for x in totals.sort(descending=True, stable=True))
         chosen = ids.view(len(rows), -1).gather(1, order)

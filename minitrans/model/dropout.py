@@ -1,4 +1,4 @@
-"""Dropout from random bytes that depend only on a seed, so that another way to compute can drop the same elements."""
+"""Dropout from random bytes that depend only on a seed, so that another implementation can drop the same elements."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ _GOLDEN, _MIX_1, _MIX_2 = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE
 
 
 def draw_seed() -> int:
-    """Draw the seed of one dropout from PyTorch's generator."""
+    """Draw the seed for one call of `dropout` from PyTorch's generator."""
     return int(torch.empty((), dtype=torch.int64).random_())
 
 
@@ -30,19 +30,19 @@ def dropout_byte_threshold(p: float) -> int:
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """Set each element to 0 with probability p, and scale up the others to keep the mean.
 
-    A random byte decides for each element; p is therefore rounded to a multiple of 1/256. Which ones are dropped
+    A random byte decides for each element; p is therefore rounded to a multiple of 1/256. Which elements are dropped
     depends only on a seed drawn from PyTorch's generator. PyTorch's own dropout draws a number for each element, which
     takes over a quarter of a training step on a CPU.
 
     Args:
         x: Any shape, a floating dtype.
-        p: Probability of 0, in [0, 1].
+        p: Probability of dropping an element, in [0, 1].
         training: False returns `x` unchanged.
 
     Returns:
         Shape and dtype of `x`.
 
-    Source: Srivastava et al. 2014, in the "inverted" form, scaled in training instead of in use.
+    Source: Srivastava et al. 2014, in the "inverted" form, scaled in training rather than at inference.
     """
     dropped = dropout_byte_threshold(p)
     if not training or dropped == 0:
@@ -55,7 +55,7 @@ class Dropout(nn.Module):
     """`dropout` as a module: active only in training mode."""
 
     def __init__(self, p: float) -> None:
-        """Take the probability of 0, in [0, 1]."""
+        """Take the probability of dropping an element, in [0, 1]."""
         super().__init__()
         self.p = p
 

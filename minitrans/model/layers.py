@@ -1,6 +1,6 @@
 """What surrounds the attention: positions, feed-forward, and the encoder's and decoder's layers.
 
-Pre-norm: every sub-layer reads a normalised copy of x and adds its answer to x: x + dropout(f(norm(x))).
+Pre-norm: every sub-layer reads a normalised copy of x and adds its output to x: x + dropout(f(norm(x))).
 """
 
 import math

@@ -12,7 +12,7 @@ from minitrans.model.transformer import Transformer
 
 CHUNK_ROWS = 512  # positions whose logits are held at a time: enough for quick products, little memory
 
-# `batch_loss` of a certain model: that function, or another way to the same numbers and gradients.
+# `batch_loss` for a given model: that function, or another implementation with the same values and gradients.
 BatchLossFn = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 
 
@@ -58,13 +58,13 @@ def linear_cross_entropy(
 
     Args:
         hidden: (B, T, D) what `logits_of` reads, in its dtype or that of autocast.
-        logits_of: (CHUNK_ROWS, D) -> (CHUNK_ROWS, V), as `Transformer.logits`; called twice, for the gradient too.
+        logits_of: (CHUNK_ROWS, D) -> (CHUNK_ROWS, V), such as `Transformer.logits`; called again for the gradient.
         tgt_out: int64 (B, T).
         pad_id: Positions with this target do not count.
         smoothing: In [0, 1).
 
     Returns:
-        Scalar, float32 at least: the sum over the real positions, in nats.
+        Scalar, at least float32: the sum over the real positions, in nats.
     """
     device, dtype = hidden.device.type, torch.promote_types(hidden.dtype, torch.float32)
     cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)

@@ -59,12 +59,12 @@ def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
 def check_mask(mask: Tensor, scores_shape: torch.Size) -> None:
     """Raise unless `mask` is bool, has as many dimensions as the scores, (..., Tq, Tk), and broadcasts to them.
 
-    A mask with fewer dimensions is refused because it would be taken for another one: (B, Tk) broadcasts as (Tq, Tk)
+    A mask with fewer dimensions is refused because it could be misread: (B, Tk) broadcasts as (Tq, Tk)
     whenever B happens to equal Tq.
 
     Raises:
         TypeError: The mask is not `torch.bool`: a float or integer mask has no single meaning.
-        ValueError: The mask does not broadcast to `scores_shape`, or has another number of dimensions.
+        ValueError: The mask does not broadcast to `scores_shape`, or has a different number of dimensions.
     """
     if mask.dtype != torch.bool:
         raise TypeError(f"an attention mask is torch.bool (True = may attend), got {mask.dtype}")

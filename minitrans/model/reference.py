@@ -38,7 +38,7 @@ def attend_one_query(q: Array, keys: Array, values: Array) -> tuple[Array, Array
 def multi_head_attention(
     weights: Weights, prefix: str, n_heads: int, x_q: Array, x_kv: Array, causal: bool
 ) -> tuple[Array, Array]:
-    """Every head looks up on its own projection; the heads' answers stand side by side and are mixed by W_o.
+    """Every head looks up on its own projection; the heads' outputs are concatenated and mixed by W_o.
 
     Args:
         weights: The model's weights by name.
@@ -68,7 +68,7 @@ def multi_head_attention(
 
 
 def layer_norm(weights: Weights, prefix: str, x: Array) -> Array:
-    """Each row to mean 0 and variance 1, then scaled and shifted: (T, D) -> (T, D)."""
+    """Normalise each row to mean 0 and variance 1, then scale and shift it: (T, D) -> (T, D)."""
     out = np.zeros_like(x)
     for i, row in enumerate(x):
         out[i] = (row - row.mean()) / np.sqrt(row.var() + 1e-5)

@@ -16,8 +16,8 @@ def sample(stepper: Stepper[AnyState], src_ids: Tensor, top: int, seed: int) -> 
     Args:
         stepper: What computes the steps.
         src_ids: int64 (B, S), padded on the right.
-        top: How many tokens one is drawn from; 1 is greedy decoding.
-        seed: This and a row's source tokens decide what is drawn for the row, whatever rows are beside it.
+        top: How many of the likeliest tokens each is drawn from; 1 is greedy decoding.
+        seed: This and a row's source tokens decide what is drawn for the row, whatever else is in the batch.
 
     Returns:
         For each row its target tokens, without BOS and EOS.
@@ -34,7 +34,7 @@ def sample(stepper: Stepper[AnyState], src_ids: Tensor, top: int, seed: int) -> 
     draws = [random.Random(f"{seed} {row[row != config.pad_id].tolist()}") for row in src_ids]
     cache = stepper.begin(src_ids, max(limits))
     tokens = src_ids.new_full((len(limits),), config.bos_id)
-    going = torch.tensor(limits, device=src_ids.device)  # tokens that each row may get yet
+    going = torch.tensor(limits, device=src_ids.device)  # tokens that each row may still get
     drawn: list[Tensor] = []
     while going.any():
         log_p, ids = stepper.next_tokens(tokens, cache, top)

@@ -146,7 +146,7 @@ class Decoder(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The whole model, at first with random weights.
+    """The whole model, initially with random weights.
 
     `model(src_ids, tgt_in)` is the full masked pass of training. Decoding is `encode`, `init_cache`, then `step` after
     `step`. Source: Vaswani et al. 2017, with pre-norm layers (Xiong et al. 2020).
@@ -177,7 +177,7 @@ class Transformer(nn.Module):
         self.positions = table.to(weight.dtype).to(weight.device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Transformer":
-        """Move or cast the model, as `to` and `double` do; positions are computed again, not cast from a low dtype."""
+        """Move or cast the model, as `to` and `double` do; positions are recomputed, not cast from a low dtype."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._reset_positions()
         return self
@@ -198,7 +198,7 @@ class Transformer(nn.Module):
         return self.logits(self.hidden_states(src_ids, tgt_in))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """What may follow each hidden state: (..., D) -> (..., V). The loss computes it twice: no random numbers."""
+        """Logits of the next token: (..., D) -> (..., V). The loss calls this twice: use no random numbers."""
         return self.output(hidden)
 
     def hidden_states(self, src_ids: Tensor, tgt_in: Tensor) -> Tensor:
@@ -222,7 +222,7 @@ class Transformer(nn.Module):
         return memory, src_mask
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
-        """The decoder's full masked pass: int64 (B, T) -> logits (B, T, V); other arguments as `encode` gives them."""
+        """The decoder's full masked pass: int64 (B, T) -> logits (B, T, V); `encode` returns the other arguments."""
         return self.logits(self.run_decoder(tgt_in, memory, src_mask)[0])
 
     def init_cache(self, memory: Tensor, src_mask: Tensor, capacity: int | None = None) -> DecoderCache:
@@ -241,7 +241,7 @@ class Transformer(nn.Module):
         return DecoderCache(source, src_mask, self.config.max_len if capacity is None else capacity)
 
     def step(self, tgt_ids: Tensor, cache: DecoderCache) -> Tensor:
-        """Feed the next target tokens, and see what comes after each.
+        """Feed the next target tokens, and return the logits after each.
 
         Args:
             tgt_ids: int64 (B, n), n >= 1 new tokens for every row; the very first is BOS.
@@ -292,5 +292,5 @@ class Transformer(nn.Module):
         x = embedding(ids) * math.sqrt(self.config.d_model) + self.positions[offset:end]
         device = x.device.type
         if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-            x = x.to(torch.get_autocast_dtype(device))  # the sums too, not the products alone
+            x = x.to(torch.get_autocast_dtype(device))  # sums too, not only products
         return self.dropout(x)
