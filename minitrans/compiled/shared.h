@@ -1,7 +1,7 @@
 // What both libraries share: number formats, matrices, their products in a processor's caches, a sub-layer's parameters.
 //
-// bfloat16 is multiplied by the processor's tile unit (AMX) where there is one, else by its vectors of bfloat16, as
-// float32 where there are none. Sums are float32, for float64 float64.
+// bfloat16 is multiplied by the processor's tile unit (AMX) if it has one, else by its bfloat16 vectors, else as
+// float32. Sums are in float32; for float64, in float64.
 
 #pragma once
 
@@ -25,7 +25,7 @@
 #include <immintrin.h>
 #endif
 
-namespace {  // of each library alone, should a process load two that were compiled differently
+namespace {  // private to each library, in case a process loads two that were compiled differently
 
 using std::int32_t, std::int64_t, std::uint16_t, std::uint32_t, std::uint64_t, std::uint8_t;
 [[noreturn]] void report_no_memory();  // each library has its own
@@ -57,7 +57,7 @@ inline double load(double x) { return x; }
 // e^x for x <= 0; in float32 at least e^-87, a normal number: 2^n e^r with |r| <= ln 2 / 2, and the series of e^r.
 inline double exponential(double x) { return std::exp(x); }
 inline float exponential(float x) {
-    const float clamped = std::max(x, -87.0f);  // NaN stays; and becomes -87 where it is the second one
+    const float clamped = std::max(x, -87.0f);  // NaN stays NaN; as the second argument, below, it becomes -87
     const int32_t n = int32_t(std::max(-87.0f, x) * 1.442695041f - 0.5f);
     const float r = clamped - float(n) * 0.693145752f - float(n) * 1.42860677e-6f;  // ln 2 in two parts
     const float series = 1 + r * (1 + r * (1 / 2.0f + r * (1 / 6.0f + r * (1 / 24.0f + r * (1 / 120.0f + r / 720)))));
@@ -72,7 +72,7 @@ inline void store(bf16 *to, float x) { to->bits = uint16_t(rounded(x) >> 16); }
 inline void store(float *to, float x) { *to = x; }
 inline void store(double *to, double x) { *to = x; }
 
-// Bytes of a vector, and rows of a product that are summed up at once: two vectors of each, for as many registers.
+// Bytes of a vector, and rows of a product that are summed up at once, two vectors of each: as many as registers allow.
 #if defined(__AVX512F__)
 constexpr int VECTOR = 64, ROWS_AT_ONCE = 8;
 #elif defined(__AVX__)
@@ -103,8 +103,8 @@ template <class T> struct Buffer {
     }
 };
 
-// A matrix somewhere in memory: rows of numbers, `stride` apart. Where there is room, a panel beyond its last row and
-// column may be read, whatever is there.
+// A matrix somewhere in memory: rows of numbers, `stride` apart. If there is `room`, a panel beyond its last row and
+// column may be read, whatever it holds.
 template <class T> struct View {
     T *data;
     int64_t rows, columns, stride;
@@ -114,7 +114,7 @@ template <class T> struct View {
 };
 
 // A matrix of numbers as they are computed with; beyond its last row and column there is room up to a multiple of PAD
-// and more. Rows lie a cache line further apart: with a power of two between them they would share a few places there.
+// and more. Rows lie a cache line further apart: at a power of two, they would compete for a few cache sets.
 template <class A> class Matrix {
   public:
     int64_t rows = 0, columns = 0, stride = 0;
@@ -161,7 +161,7 @@ template <class A> A highest(const A *x, int64_t n, A least) {
 }
 
 // One side of a product by the processor's vectors. The left side is read number by number, the right side in panels of
-// a few columns. Both are read where they lie if they can be, and must stay there until then; else they are copied: the
+// a few columns. Both are read in place if possible, and must stay there until the product is made; else copied: the
 // left side row by row; the right side panel by panel, each row by row, the last one filled up with zeros.
 template <class A> class VectorOperand {
   public:
@@ -248,7 +248,7 @@ void multiply(const VectorOperand<A> &left, const VectorOperand<A> &right, Matri
 }
 
 #if HAS_TILE_UNIT
-// Has the tile unit at hand; a thread that multiplies makes one first.
+// Keeps this thread's tile unit configured; a thread that multiplies makes one first.
 class TileUnit {
   public:
     TileUnit() {
@@ -258,10 +258,10 @@ class TileUnit {
             uint8_t rows[16] = {};
         } shape;
         for (int i = 0; i < 8; i++) shape.row_bytes[i] = 64, shape.rows[i] = 16;
-        asm volatile("ldtilecfg %0" : : "m"(shape));  // GCC 12's _tile_loadconfig names 8 of these 64 bytes alone
+        asm volatile("ldtilecfg %0" : : "m"(shape));  // GCC 12's _tile_loadconfig declares only 8 of these 64 bytes
     }
     ~TileUnit() { _tile_release(); }
-    static bool allowed() {  // Linux asks to be asked
+    static bool allowed() {  // Linux wants to be asked for permission
         constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
         return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
     }
@@ -316,7 +316,7 @@ class TileOperand {
 
     // The first n of 16 numbers, 0 for the others.
     static __m512 read(const float *from, int64_t n) { return _mm512_maskz_loadu_ps(first(n), from); }
-    static __m512 read(const bf16 *from, int64_t n) {  // masks again, for without one GCC 12 sees what is not set
+    static __m512 read(const bf16 *from, int64_t n) {  // masked again: else GCC 12 warns of values not set
         const __m512i wide = _mm512_maskz_cvtepu16_epi32(first(n), _mm256_maskz_loadu_epi16(first(n), from));
         return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(first(n), wide, 16));
     }
@@ -360,7 +360,7 @@ template <int M, int N>
 void multiply_tiles(const bf16 *left, const bf16 *right, int64_t depth, float *c, int64_t stride, bool add) {
     const int64_t bytes = stride * sizeof(float);
     float *below = c + OUTER * stride;
-    asm volatile("" : : : "memory");  // GCC 12's _tile_loadd names no memory: all that it reads has to be there by now
+    asm volatile("" : : : "memory");  // GCC 12's _tile_loadd declares no memory: all it reads must be written by now
     if (add) {
         _tile_loadd(0, c, bytes);
         if constexpr (N > 1) _tile_loadd(1, c + OUTER, bytes);
@@ -449,7 +449,7 @@ template <class T> using Operand = VectorOperand<computed<T>>;
 #endif
 
 constexpr int64_t ROWS = 128 / ROWS_AT_ONCE * ROWS_AT_ONCE;  // positions taken through a sub-layer at a time
-constexpr int64_t WORDS = 256;  // of the vocabulary, that are scored at a time
+constexpr int64_t WORDS = 256;  // of the vocabulary, scored at a time
 
 // The parameters of a sub-layer: of its norm, of the linear layers it begins with, and of the one at its end.
 template <class A> struct Parameters {

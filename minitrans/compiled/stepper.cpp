@@ -1,4 +1,4 @@
-// The Transformer in inference: a batch of sources to what the decoder attends to, and one step of decoding.
+// Inference: from a batch of sources to the keys and values that the decoder attends to, and one step of decoding.
 //
 // A stepper packs the weights once and never writes to itself again, so several threads may use one at the same time,
 // each with a batch of its own: they never wait for each other. There is no padding: the tokens of all sentences lie
@@ -19,20 +19,20 @@ struct Sizes {
     int64_t D, H, Dh, F, L, V, pad, bos;
 };
 
-// Those of the model: three tables, and the sub-layers, encoder first, of each layer in the order in which it runs them;
-// the last one of a stack is its norm.
+// The model's parameters: its tables, and its sub-layers in the order in which they run, encoder first; each stack ends
+// with its norm.
 template <class A> struct Model {
     const A *source, *target, *output, *positions;
     const Parameters<A> *sublayers;
 };
 
-// The keys and values that were made at one step: of each layer and row, keys of all heads, then values. (L, rows, 2E)
+// The keys and values made at one step, (L, rows, 2E): for each layer and row, the keys of all heads, then the values.
 template <class T> struct Block {
     T *data;
     int64_t rows;
 };
 
-// Room for what a thread computes. Each thread has its own, and keeps it.
+// Scratch space for what a thread computes. Each thread has its own, and keeps it.
 template <class T> struct Workspace {
     using A = computed<T>;
     Matrix<A> x, h, u, f, q, kv, weights, scores, result, top;
@@ -45,7 +45,7 @@ template <class T> struct Workspace {
     }
 };
 
-// The n highest of a row's logits, the highest first; of equals, the one that came first.
+// Inserts a logit into the n highest of its row, the highest first; of equal ones, the first to come.
 template <class A> void insert(A logit, int64_t id, int64_t n, A *best, int64_t *ids) {
     if (logit <= best[n - 1]) return;
     int64_t at = n - 1;
@@ -86,7 +86,7 @@ template <class T> class Stepper {
         }
     }
 
-    // cross (L, tokens, 2E) = the keys and values under each decoder layer of `batch` sentences.
+    // cross (L, tokens, 2E) = the keys and values of `batch` sentences for each decoder layer.
     void encode(const int64_t *tokens, const int64_t *offsets, int64_t batch, T *cross) const {
         const TileUnit unit;
         for (int64_t first = 0, next; first < batch; first = next) {  // a few sentences at a time
@@ -97,7 +97,7 @@ template <class T> class Stepper {
 
     // The n best continuations of each row: their log-probabilities and ids (rows, n), PAD and BOS left out.
     //
-    // tokens (rows), at position t, is each row's newest. blocks: t + 1 of them, the last one to be filled. Row r's
+    // tokens (rows) are each row's newest, at position t. blocks: t + 1 of them, the last one to be filled. Row r's
     // keys of position i < t are in row slots[r * steps + i] of blocks[i], where steps > t; it attends to sentence
     // sources[r] of `cross`.
     void step(const int64_t *tokens, int64_t rows, int64_t t, int64_t steps, const Block<T> *blocks,
@@ -157,7 +157,7 @@ template <class T> class Stepper {
 
     const Sizes s;
     const int64_t E;
-    const Model<A> model;  // of it only the tables are read again
+    const Model<A> model;  // only its tables are read later
     const Parameters<A> encoder_norm, decoder_norm;
     std::vector<Sublayer> encoder, decoder;
     std::vector<Linear> cross_kv;
@@ -215,7 +215,7 @@ template <class T> class Stepper {
     }
 
     // All heads of the query in row r: row r of u = the values of n tokens, weighted by how well their keys match.
-    // keys(i): those of token i, its values behind them.
+    // keys(i): the keys of token i, followed by its values.
     template <class Keys> void attend(Workspace<T> &w, int64_t r, int64_t n, Keys keys) const {
         w.keys.resize(n);
         for (int64_t i = 0; i < n; i++) w.keys[i] = keys(i);
@@ -224,9 +224,9 @@ template <class T> class Stepper {
                                                                                  : &Stepper::attend_heads<0>;
         (this->*heads)(w, w.q[r], w.u[r]);
     }
-    // For heads of that size; 0 is any. The compiler makes far better code of a size that it knows.
+    // For heads of size SIZE; 0 is any. The compiler makes far better code for a size that it knows.
     template <int64_t SIZE> void attend_heads(Workspace<T> &w, const A *__restrict q, A *__restrict heads) const {
-        constexpr int64_t AHEAD = 4;  // tokens that are asked for before they are needed: they lie anywhere
+        constexpr int64_t AHEAD = 4;  // tokens prefetched before they are needed: they lie anywhere
         const int64_t Dh = SIZE ? SIZE : s.Dh, n = int64_t(w.keys.size());
         const auto prefetch = [&](int64_t i, int64_t from) {
             for (int64_t c = 0; i < n && c < E; c += 64 / int64_t(sizeof(T))) __builtin_prefetch(w.keys[i] + from + c);
@@ -282,7 +282,7 @@ template <class T> class Stepper {
         }
     }
 
-    // The n best words after each row of h, and their log-probabilities. PAD where logits are no numbers.
+    // The n best words after each row of h, and their log-probabilities. PAD where the logits are not finite.
     void choose(Workspace<T> &w, int64_t n, A *log_p, int64_t *ids) const {
         const A lowest = std::numeric_limits<A>::lowest() / 2;
         const int64_t rows = w.h.rows;

@@ -1,10 +1,10 @@
-// The Transformer's pass in training, there and back, and the loss of its hidden states.
+// The Transformer's forward and backward pass in training, and the loss of its hidden states.
 //
 // Only the rows of real tokens are computed, none of the padding. Each thread gets some of the sentences and takes them
-// through all layers, a block of rows at a time, which stays in the processor's caches. A tape keeps what the way back
-// needs. The same number of threads gives the same bits. bfloat16 and float32 are computed in float32, float64 in
-// float64; parameters and their gradients have the dtype of the computation. All tensors are contiguous. Called by
-// training.py.
+// through all layers, a block of rows at a time, which stays in the processor's caches. A tape keeps what the
+// backward pass needs. The same number of threads gives the same bits. bfloat16 and float32 are computed in float32,
+// float64 in float64; parameters and their gradients have the dtype of the computation. All tensors are contiguous.
+// Called by training.py.
 
 #include "shared.h"
 
@@ -19,7 +19,7 @@
 
 namespace {
 
-void report_no_memory() {  // at once: an exception cannot leave a parallel region
+void report_no_memory() {  // exits at once: an exception cannot leave a parallel region
     std::fputs("minitrans: error: there is not enough memory; lower data.batch_tokens\n", stderr);
     std::_Exit(2);
 }
@@ -45,7 +45,7 @@ struct Dropout {
         return reinterpret_cast<const uint8_t *>(words.data) + first % 8;
     }
 };
-// What dropout multiplies by what it leaves.
+// The factor by which dropout multiplies the elements that it keeps.
 template <class A> A scale_of(Dropout dropout) { return A(256) / A(256 - dropout.dropped); }
 
 // The parameters of a sub-layer or of a norm alone, in the order of the pass, and its dropout: of the attention weights
@@ -78,7 +78,7 @@ template <class A> struct Model {
     Dropout of_source, of_target;
 };
 
-// Ids (B, S) and (B, T), and how many of the T are real. What is `pad` in the source is left out.
+// Ids (B, S) and (B, T), and how many of the T are real. Source ids equal to `pad` are left out.
 struct Batch {
     const int64_t *src_ids, *tgt_in, *tgt_lengths;
     int64_t B, S, T, pad;
@@ -87,8 +87,8 @@ struct Batch {
 // The rows of one side of a batch that are computed, sentence after sentence.
 struct Rows {
     int64_t length = 0;                      // of a sentence with its padding
-    std::vector<int64_t> id, place, column;  // of each row: its token, and where it lies in (B, length) and in length
-    std::vector<int64_t> first;              // of each sentence: its first row; and at last how many rows there are
+    std::vector<int64_t> id, place, column;  // of each row: its token, its place in (B, length), and its column
+    std::vector<int64_t> first;              // of each sentence: its first row; at the end, the number of rows
 
     void clear(int64_t new_length) {
         length = new_length;
@@ -119,7 +119,7 @@ struct Task {
 
     int64_t begin() const { return rows.first[mine.begin]; }
     int64_t end() const { return rows.first[mine.end]; }
-    // How many sentences of an attention, from `first` on, are taken at a time.
+    // How many sentences, from `first` on, an attention takes at a time.
     int64_t at_once(int64_t first) const {
         int64_t n = 1;
         for (; first + n < mine.end; n++)
@@ -129,7 +129,7 @@ struct Task {
     }
 };
 
-// What a layer norm leaves for its gradient.
+// What a layer norm saves for its gradient.
 template <class A> struct Normed {
     Matrix<A> x, rstd;
 };
@@ -152,8 +152,8 @@ void norm(View<T> x, const Parameters<A> &p, Normed<A> &normed, Matrix<A> &y) {
     }
 }
 
-// The gradients at the parameters, as far as a thread has summed them up: at gamma, beta, w_in, w_kv, b_in, b_kv, w_out
-// and b_out, one after the other as they are given back. w_kv are the rows of keys and values of an attention's w_in.
+// The gradients at the parameters, as summed up so far by a thread: at gamma, beta, w_in, w_kv, b_in, b_kv, w_out and
+// b_out, in the order in which they are returned. w_kv are the rows of keys and values of an attention's w_in.
 template <class A> struct Gradients : std::array<Matrix<A>, 8> {
     void clear(const Part<A> &part, const Sizes &s) {
         const int64_t n_in = s.n_in(part), n_kv = s.n_kv(part), linear = part.kind != NORM;
@@ -163,7 +163,7 @@ template <class A> struct Gradients : std::array<Matrix<A>, 8> {
     }
 };
 
-// dx += the gradient of `norm` at x, for the one at y; those at gamma and beta are added.
+// dx += the gradient of `norm` at x, given the one at y; those at gamma and beta are added to `sums`.
 template <class A>
 void norm_backward(const Matrix<A> &dy, const Normed<A> &normed, const A *gamma, View<A> dx, Gradients<A> &sums) {
     const int64_t D = dy.columns;
@@ -184,9 +184,9 @@ void norm_backward(const Matrix<A> &dy, const Normed<A> &normed, const A *gamma,
     }
 }
 
-// What a part has on a tape: what goes in; of a feed-forward network its hidden layer; of an attention queries, keys
-// and values, its weights (each row those of all heads) and what the heads give; and the weights of its linear layers
-// as right sides of products, there and back.
+// What a tape keeps of a part: its input; of a feed-forward network, the hidden layer; of an attention, queries, keys,
+// values, its weights (each row those of all heads) and the heads' outputs; and the weights of its linear layers as
+// right sides of products, for the forward and the backward pass.
 template <class T> struct Kept {
     using A = computed<T>;
     Matrix<T> x, u, q, kv, heads;
@@ -213,7 +213,7 @@ template <class T> struct Kept {
     }
 };
 
-// Room for what a thread computes. Each thread has its own, and keeps it.
+// Scratch space for what a thread computes. Each thread has its own, and keeps it.
 template <class T> struct Workspace {
     using A = computed<T>;
     Normed<A> normed;
@@ -229,7 +229,7 @@ template <class T> struct Workspace {
         static thread_local Workspace workspace;
         return workspace;
     }
-    // The same, and a list of all threads' for when all have come here: inside a parallel region.
+    // The same, also listed in `threads`, complete once all threads have called this; inside a parallel region.
     static Workspace &mine(std::vector<Workspace *> &threads) {
 #pragma omp single
         threads.resize(omp_get_num_threads());
@@ -240,7 +240,7 @@ template <class T> struct Workspace {
         left.pack(LEFT, x);
         multiply(left, w, y, add);
     }
-    // The gradients of y = x w^T + b at w and b, for the one at y; they are added.
+    // Adds the gradients of y = x w^T + b at w and b, given the one at y.
     template <class From> void add_gradients(const Matrix<A> &d_y, View<From> x, Matrix<A> &d_w, Matrix<A> &d_b) {
         right.pack(RIGHT, x);
         left.pack(LEFT, d_y.all(), true);
@@ -250,7 +250,7 @@ template <class T> struct Workspace {
     }
 };
 
-// The sum of the threads' rows of n numbers, in their order; it takes the place of the first one's.
+// The sum of the threads' rows of n numbers, in the threads' order; it overwrites the first thread's row.
 template <class T, class Row> computed<T> *sum_of(const std::vector<Workspace<T> *> &threads, Row row, int64_t n) {
     computed<T> *__restrict sum = row(*threads[0]);
     for (size_t k = 1; k < threads.size(); k++)
@@ -282,7 +282,7 @@ void add_dropped(View<T> x, const Matrix<A> &f, const A *bias, Dropout dropout, 
     }
 }
 
-// d_f = what comes back through the dropout of `add_dropped`, for the gradient at y.
+// d_f = the gradient at f through the dropout of `add_dropped`, given the one at y.
 template <class A>
 void drop_gradient(View<A> d_y, Dropout dropout, const Rows &rows, int64_t first, Matrix<A> &d_f,
                    Buffer<uint64_t> &words) {
@@ -296,7 +296,7 @@ void drop_gradient(View<A> d_y, Dropout dropout, const Rows &rows, int64_t first
     }
 }
 
-// y = x + dropout(w_out dropout(relu(w_in norm(x)))); biases are left out here.
+// y = x + dropout(w_out dropout(relu(w_in norm(x)))) (biases not shown).
 template <class T, class A = computed<T>>
 void feed_forward(Workspace<T> &w, const Part<A> &part, Kept<T> &kept, const Task &task, Matrix<T> &y) {
     const A scale = scale_of<A>(part.inside);
@@ -341,15 +341,15 @@ void feed_forward_backward(Workspace<T> &w, const Part<A> &part, Kept<T> &kept, 
     }
 }
 
-// One head of one sentence: queries (T, Dh), keys and values (S, Dh), and what is made of them. Its weights lie with a
+// One head of one sentence: queries (T, Dh), keys and values (S, Dh), and what is made of them. Its weights have a
 // row for each key, so that the softmax of many queries is taken at once.
 template <class T> struct Head {
     View<T> q, k, v, heads;
     View<computed<T>> weights;
-    const int64_t *query_columns, *key_columns;  // where they lie in sentences with their padding
+    const int64_t *query_columns, *key_columns;  // positions in the padded sentences
     int64_t first_byte, key_length;              // of dropout's bytes: the first one, and how many a query has
 
-    // x times the dropout's scale where it leaves something, else 0.
+    // Multiplies x by the dropout's scale where it is kept, else by 0.
     template <class A> void drop(Dropout dropout, View<A> x, Buffer<uint64_t> &words) const {
         const A scale = scale_of<A>(dropout);
         for (int64_t t = 0; dropout.dropped && t < q.rows; t++) {
@@ -383,7 +383,7 @@ template <class T> void attend(Workspace<T> &w, const Head<T> &head, bool causal
     std::fill_n(top, width, lowest), std::fill_n(sum, width, A(0));
     for (int32_t s = 0; s < n_keys; s++) {
         A *__restrict row = w.scores[s];
-        const int32_t first = causal ? s : 0;  // query that sees this key
+        const int32_t first = causal ? s : 0;  // the first query that sees this key
         for (int32_t t = 0; t < width; t++) {
             row[t] = t >= first ? scale * row[t] : lowest;
             top[t] = row[t] > top[t] ? row[t] : top[t];
@@ -410,7 +410,7 @@ template <class T> void attend(Workspace<T> &w, const Head<T> &head, bool causal
     put(w.result, head.heads);
 }
 
-// The gradients at q, k and v, for the one at the head.
+// The gradients at q, k and v, given the one at the head's output.
 template <class T, class A = computed<T>>
 void attend_backward(Workspace<T> &w, const Head<T> &head, Dropout dropout, View<A> d_head, View<A> d_q, View<A> d_k,
                      View<A> d_v) {
@@ -526,7 +526,7 @@ void norm_alone(Workspace<T> &w, const Part<A> &part, Kept<T> &kept, const Task 
     }
 }
 
-// dx = the gradient at x, for the one at y, which may be the same matrix.
+// dx = the gradient at x, given the one at y, which may be the same matrix.
 template <class T, class A = computed<T>>
 void norm_alone_backward(Workspace<T> &w, const Part<A> &part, Kept<T> &kept, const Task &task, Matrix<A> &dy,
                          Matrix<A> &dx, Gradients<A> &sums) {
@@ -555,7 +555,7 @@ void embed(Workspace<T> &w, const A *table, const A *positions, Dropout dropout,
     }
 }
 
-// Adds the gradient at a part of the table, words `mine`, for the one at y, to d_table (V, D).
+// Adds the gradient at the words `mine` of the table, given the one at y, to d_table (V, D).
 template <class T, class A = computed<T>>
 void embed_backward(Workspace<T> &w, const Rows &rows, Matrix<A> &d_y, Dropout dropout, Range mine, A *d_table) {
     const int64_t D = d_y.columns;
@@ -567,7 +567,7 @@ void embed_backward(Workspace<T> &w, const Rows &rows, Matrix<A> &d_y, Dropout d
     }
 }
 
-// One batch's pass: what is computed on the way there, and what the way back needs of it.
+// One batch's pass: what the forward pass computes and the backward pass needs.
 template <class T> struct Tape {
     using A = computed<T>;
     Rows src, tgt;
@@ -575,7 +575,7 @@ template <class T> struct Tape {
     Matrix<T> memory, last;
     Matrix<A> d_src, d_tgt, d_memory;
 
-    // What a thread has to do for a part: with a share of the sentences, of about as many rows as the others'.
+    // A thread's task for a part: a share of the sentences, with about as many rows as the other threads' shares.
     Task task(const Model<A> &m, int64_t part) const {
         const auto end = [&](int64_t thread) {
             const int64_t rows = (src.count() + tgt.count()) * thread / omp_get_num_threads();
@@ -624,8 +624,8 @@ template <class T> struct Tape {
         for (int64_t r = 0; r < last.rows; r++) std::copy_n(last[r], last.columns, hidden + r * last.columns);
     }
 
-    // For the gradient at the hidden states: writes those at the parameters of all parts, one after the other, and adds
-    // those at the tables.
+    // Given the gradient at the hidden states, writes those at the parameters of all parts, one after the other, and
+    // adds those at the tables.
     void backward(const Model<A> &m, const T *grad, A *d_parameters, A *d_source, A *d_target) {
         const int64_t D = m.sizes.D, V = m.sizes.V;
         d_src.resize(src.count(), D), d_memory.clear(src.count(), D), d_tgt.resize(tgt.count(), D);
@@ -672,7 +672,7 @@ template <class T> struct Tape {
     }
 };
 
-// Tapes that nobody uses: their memory is used again.
+// Tapes not in use, kept so that their memory is reused.
 template <class T> struct Spare {
     std::mutex guard;
     std::vector<std::unique_ptr<Tape<T>>> tapes;
@@ -694,7 +694,7 @@ template <class T> struct Spare {
     }
 };
 
-// What the loss of some rows needs at once, and keeps room for: the rows and the words as sides of products; for each
+// Memory for the loss of some rows at once, kept for reuse: the rows and the words as sides of products; for each
 // block of words and of rows a matrix of e^(logit - highest); and for each block of words and each row the highest
 // logit, the sum of these exponentials, and the sum of the logits.
 template <class T> struct LossMemory {
@@ -702,7 +702,7 @@ template <class T> struct LossMemory {
     std::vector<Operand<T>> left, right, words, words_back;
     std::vector<Matrix<A>> exponentials;
     Matrix<A> highest, sums, totals;
-    std::vector<A> z, losses;  // of each row; of its loss at first the part of the right word
+    std::vector<A> z, losses;  // of each row; its loss at first has only the right word's part
 
     void reserve(int64_t word_blocks, int64_t row_blocks, int64_t rows) {
         const auto have = [](auto &list, size_t n) {
@@ -821,7 +821,7 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, T *d_
 
 }  // namespace
 
-// How many threads share what is asked for from here on. PyTorch's OpenMP may be another one than this compiler's.
+// Sets how many threads share the work of later calls. PyTorch's OpenMP may be another library than this compiler's.
 extern "C" void use_threads(int n) { omp_set_num_threads(n); }
 
 #define EXPORT(T, NAME)                                                                                                \
