@@ -91,9 +91,9 @@ def parse_failed_checks(code: int, out: str) -> list[str]:
 
 REFUSAL_REASONS = {
     "GELU in place of ReLU": "compiled code is off by",
-    "RMSNorm in place of layer norm": "encoder.norm is a torch.nn.modules.normalization.RMSNorm, known is LayerNorm",
+    "RMSNorm in place of layer norm": "encoder.norm is a torch.nn.modules.normalization.RMSNorm, not LayerNorm",
     "Norms after the sub-layers": "compiled code is off by",
-    "Keys and values of two heads shared by four": "self_attn has an attribute n_kv_heads that is not known",
+    "Keys and values of two heads shared by four": "self_attn has an unknown attribute n_kv_heads",
     "Rotary positions in place of sinusoidal ones": "compiled code is off by",
     "A hook on the attention": "decoder.layers.0.cross_attn has a forward hook",
 }

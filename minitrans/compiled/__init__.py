@@ -1,8 +1,8 @@
-"""The model compiled for this processor: a guest. Without this folder everything works, more slowly.
+"""The model compiled for this processor: an optional part. Without this folder everything works, only more slowly.
 
-`compiled_batch_loss` and `compiled_stepper` give what computes batches and steps faster than the model, or refuse in
-words: the plan has to know the architecture, and the probe has to find no difference between the model's own numbers
-and these. Both look at the model and its code once, when they are called; the loss reads dropout at each batch.
+`compiled_batch_loss` and `compiled_stepper` return something that computes batches or steps faster than the model, or
+refuse and say why: the plan has to know the architecture, and the probe has to find no difference from the model's own
+numbers. Both look at the model and its code once, when they are called; the loss reads dropout at each batch.
 """
 
 from functools import partial
@@ -22,17 +22,17 @@ __all__ = ["NotAdmittedError", "compile_libraries", "compiled_batch_loss", "comp
 
 
 def compiled_batch_loss(model: Transformer, device: torch.device, dtype: torch.dtype) -> BatchLossFn:
-    """The loss of a model's batches, with products in a dtype: of its weights and dropout as they are at each batch.
+    """Return the loss function of a model, with products in a dtype; it reads weights and dropout at each batch.
 
     Raises:
-        NotAdmittedError: It may not compute this model's.
+        NotAdmittedError: Compiled code may not compute this model's loss.
     """
     plan = _plan_model(model, device, dtype)
     kind = model.output.weight.dtype, model.output.weight.device
     if kind[0] != (computed := torch.promote_types(dtype, torch.float32)):
-        raise NotAdmittedError(f"products in {dtype} train parameters in {computed} alone", expected=True)
+        raise NotAdmittedError(f"products in {dtype} need parameters in {computed}", expected=True)
     probe.check_training(plan, dtype)
-    return partial(_batch_loss, model, kind, partial(training.batch_loss, plan, dtype=dtype))  # which deepcopy copies
+    return partial(_batch_loss, model, kind, partial(training.batch_loss, plan, dtype=dtype))  # so deepcopy copies it
 
 
 def _batch_loss(model: Transformer, kind: tuple[object, object], compute: BatchLossFn, *batch: Any) -> Tensor:
@@ -42,10 +42,10 @@ def _batch_loss(model: Transformer, kind: tuple[object, object], compute: BatchL
 
 
 def compiled_stepper(model: Transformer) -> CompiledStepper:
-    """A stepper of a model on a CPU; it takes a copy of the weights.
+    """Return a stepper for a model on a CPU; it has a copy of the weights.
 
     Raises:
-        NotAdmittedError: It may not compute this model's steps.
+        NotAdmittedError: Compiled code may not compute this model's steps.
     """
     plan = _plan_model(model, model.output.weight.device, model.output.weight.dtype)
     probe.check_steps(plan, plan.output.dtype)
@@ -62,9 +62,9 @@ def _plan_model(model: Transformer, device: torch.device, dtype: torch.dtype) ->
 
 
 def compile_libraries() -> bool:
-    """True: both libraries are there, compiled unless that has been done on this machine.
+    """Load both libraries, compiling them unless that has been done on this machine; return True.
 
     Raises:
-        NotAdmittedError: It cannot be done.
+        NotAdmittedError: They cannot be compiled or loaded.
     """
     return all(load_library(source, {}) for source in (training.CPP_PATH, stepper.CPP_PATH))

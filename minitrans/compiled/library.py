@@ -1,4 +1,4 @@
-"""C++ compiled once for this machine's processor, and what Python hands to it."""
+"""Compile C++ once for this machine's processor, load it, and call its functions on tensors."""
 
 import ctypes
 import functools
@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 HEADER_PATH = Path(__file__).with_name("shared.h")
-# What -ffast-math stands for, without the promise that nothing is infinite or NaN: sums may be added up in any order.
+# -ffast-math without the promise that nothing is infinite or NaN; it lets sums be added up in any order.
 CXX_FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"]
 CXX_FLAGS += ["-fopenmp", "-fPIC", "-shared"]
 CXX_FLAGS += ["-march=native", "-mprefer-vector-width=512"] if platform.machine() == "x86_64" else ["-mcpu=native"]
 LIBRARY_SUFFIX = sysconfig.get_config_var("SHLIB_SUFFIX")
-MAX_CACHED_FILES = 16  # libraries in the cache: the two libraries of the last eight versions, compilers and processors
+MAX_CACHED_FILES = 16  # in the cache: two libraries for each of the last eight versions, compilers and processors
 DTYPE_SUFFIXES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
 
 
@@ -39,10 +39,10 @@ class SublayerParameters(ctypes.Structure):
 
 
 class NotAdmittedError(Exception):
-    """Compiled code may not compute something; the message says in words why.
+    """Compiled code may not compute something; the message says why.
 
     Attributes:
-        expected: Whether nobody would have thought that it might, as on a GPU.
+        expected: Whether the refusal surprises nobody, as on a GPU.
     """
 
     def __init__(self, reason: str, expected: bool = False) -> None:
@@ -51,11 +51,11 @@ class NotAdmittedError(Exception):
 
 
 def load_library(source: Path, functions: Mapping[str, tuple[Any, Sequence[Any]]]) -> ctypes.CDLL:
-    """Load a file that includes shared.h; compile it first, unless that has been done on this machine.
+    """Load the library of a C++ file; compile it first, unless that has been done on this machine.
 
     Args:
-        source: The file.
-        functions: Types of the result (or None) and of the arguments of each, which has a version for each dtype.
+        source: The file, which includes shared.h.
+        functions: By name, the types of its result (or None) and arguments; each has a version for every dtype.
 
     Raises:
         NotAdmittedError: It cannot be compiled or loaded.
@@ -71,7 +71,7 @@ def load_library(source: Path, functions: Mapping[str, tuple[Any, Sequence[Any]]
 
 
 def call_function(library: ctypes.CDLL, dtype: torch.dtype, name: str, *arguments: object) -> Any:
-    """Call a function, in its version for a dtype; of a tensor it gets the address, and must know the shape."""
+    """Call a function in its version for a dtype; it gets only the address of a tensor, not the shape."""
     assert all(a.is_contiguous() for a in arguments if isinstance(a, Tensor))
     function = getattr(library, f"{name}_{DTYPE_SUFFIXES[dtype]}")
     result = function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments))
@@ -87,9 +87,9 @@ def _library_or_reason(source: Path) -> ctypes.CDLL | str:
     try:
         compiler = shlex.split(command) or list(filter(shutil.which, ("c++", "g++", "clang++")))[:1]
     except ValueError as error:
-        return f"CXX is {command!r}, which is no command ({error})"
+        return f"CXX is {command!r}, which is not a valid command ({error})"
     if not compiler:
-        return "no C++ compiler is here; install one, such as g++"
+        return "no C++ compiler was found; install one, such as g++"
     parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, compiler, _cpu_features(), platform.libc_ver()]
     name = f"{source.stem}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
     try:
@@ -102,17 +102,17 @@ def _library_or_reason(source: Path) -> ctypes.CDLL | str:
         library = ctypes.CDLL(str(path))
         library.usable.restype = c_bool
         if not library.usable():
-            raise OSError("the system does not let it use the processor's tile unit")
+            raise OSError("the operating system does not allow use of the processor's tile unit")
     except NotAdmittedError as error:
         return str(error)
-    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:  # RuntimeError: there is no home
+    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:  # RuntimeError: no home folder
         reason = _first_error(error) if isinstance(error, subprocess.CalledProcessError) else error
         return f"{compiler[0]} cannot compile and load {source} ({reason})"
     return library
 
 
 def _find_cached(cache: Path, name: str) -> Path | None:
-    """The library of that name, if it is there and whole: its name ends with a hash of what it was made as."""
+    """The library of that name, if it is there and intact: its file name ends with a hash of its content."""
     for path in cache.glob(f"{name}-*{LIBRARY_SUFFIX}"):
         with suppress(FileNotFoundError):  # another process has tidied up
             _check_private(path)
@@ -124,7 +124,7 @@ def _find_cached(cache: Path, name: str) -> Path | None:
 
 
 def _compile(command: list[str], cache: Path, name: str) -> Path:
-    """Compile a library into the cache as its user's alone."""
+    """Compile a library into the cache, for this user alone."""
     if os.isatty(2):
         print(f"minitrans: compiling {command[-1]}, once on this machine ...", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="compiling-", dir=cache) as folder:
@@ -139,7 +139,7 @@ def _compile(command: list[str], cache: Path, name: str) -> Path:
         )
         made.chmod(0o700)
         with open(made, "rb") as file:
-            os.fsync(file.fileno())  # or a power failure might leave the name and not what it names
+            os.fsync(file.fileno())  # or a power failure might leave the name without the content
             path = _hashed_path(cache, name, file.read())
         os.replace(made, path)
     _evict_oldest(cache)
@@ -147,7 +147,7 @@ def _compile(command: list[str], cache: Path, name: str) -> Path:
 
 
 def _evict_oldest(cache: Path) -> None:
-    """Remove libraries not used for the longest time, and what killed compilations left; others may do so too."""
+    """Remove the least recently used libraries and the remains of killed compilations; others may do so too."""
     with suppress(OSError):
         libraries = sorted(cache.glob(f"*{LIBRARY_SUFFIX}"), key=lambda path: path.stat().st_mtime)
         for path in libraries[:-MAX_CACHED_FILES]:
@@ -162,10 +162,10 @@ def _hashed_path(cache: Path, name: str, content: bytes) -> Path:
 
 
 def _check_private(path: Path) -> None:
-    """Refuse what someone else may have written: it would be run."""
+    """Refuse a path that someone else may have written to: the code in it would be run."""
     status = path.stat()
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise NotAdmittedError(f"other users can write {path}; remove it, for what it holds would be run")
+        raise NotAdmittedError(f"other users can write to {path}; remove it, because code in it would be run")
 
 
 def _first_error(failed: subprocess.CalledProcessError) -> str:
@@ -175,16 +175,16 @@ def _first_error(failed: subprocess.CalledProcessError) -> str:
 
 
 def _cpu_features() -> str:
-    """Something that differs where -march=native does."""
+    """A description of the processor that differs wherever the meaning of -march=native does."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else [platform.machine()]
     return next((line for line in lines if line.startswith(("flags", "Features"))), lines[0])
 
 
 def check_token_ids(ids: Tensor, vocab_size: int) -> None:
-    """Raise an IndexError if an int64 id is not below `vocab_size`, or negative: compiled code would read elsewhere."""
+    """Raise an IndexError if an int64 id is negative or not below `vocab_size`: compiled code checks no bounds."""
     assert ids.dtype == torch.int64
     if ids.numel():
         low, high = (extreme.item() for extreme in ids.aminmax())
         if low < 0 or high >= vocab_size:
-            raise IndexError(f"ids {low} to {high} are not all among the {vocab_size} of the vocabulary")
+            raise IndexError(f"ids {low} to {high} are not all in the vocabulary, which has {vocab_size}")

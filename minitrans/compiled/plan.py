@@ -1,8 +1,8 @@
 """What compiled code reads of a model.
 
-It knows one architecture, the one that `minitrans.model` has as it ships, in all sizes. `read_plan` tells whether a
-model is of that architecture, and lists what there is to compute, in order. It accepts exactly what it knows: types,
-shapes, no hooks. It cannot see an edit of the code itself: whoever goes by a plan has to compare numbers too.
+It knows one architecture, that of `minitrans.model` as shipped, in all sizes. `read_plan` checks that a model has that
+architecture, and lists what is to be computed, in order. It accepts exactly what it knows: types, shapes, no hooks. It
+cannot see that the code itself has been edited: whoever relies on a plan has to compare numbers too.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,8 +37,8 @@ class Sublayer(NamedTuple):
         parameters: As compiled code takes them: gamma (D,) and beta (D,) of the norm; w_in (3 H Dh, D) of queries, keys
             and values, or (F, D); b_in (3 H Dh,) or (F,); w_out (D, H Dh) or (D, F); b_out (D,).
         eps: What the norm adds to the variance.
-        inner_dropout: What drops attention weights, or elements of the hidden layer; None for a norm alone.
-        residual_dropout: What drops elements of what is added to x; likewise.
+        inner_dropout: The module that drops attention weights, or elements of the hidden layer; None for a norm alone.
+        residual_dropout: The module that drops elements of what is added to x; None likewise.
     """
 
     kind: SublayerKind
@@ -55,11 +55,11 @@ class Plan:
     Attributes:
         config: The sizes.
         src_embedding: (V, D) the source's embedding; scaled by sqrt(D), positions added.
-        tgt_embedding: (V, D) the target's.
+        tgt_embedding: (V, D) the target's, likewise.
         output: (V, D) what turns the decoder's last hidden states into logits.
         tied: Whether these three are one matrix; else no two of them are.
         positions: (max_len, D).
-        dropout: What drops elements of an embedding.
+        dropout: The module that drops elements of an embedding.
         encoder: The sub-layers of all layers, in order: self-attention, feed-forward, and so on; then the last norm.
         decoder: Likewise, in each layer self-attention, attention to the memory, feed-forward.
     """
@@ -78,9 +78,9 @@ class Plan:
 def architecture_spec(c: TransformerConfig) -> ModuleSpec:
     """What a model of these sizes is made of.
 
-    A dict is a module: under TYPE its type, under every other name what has that name in it. That is another module, or
-    the shape of a parameter (of a buffer, for `positions`), or the value of a plain attribute. All is written out, for
-    a new model would show an edit of its code too.
+    A dict describes a module: TYPE gives its type, and each other key is a name in it, for another module, the shape of
+    a parameter (of a buffer, for `positions`), or the value of a plain attribute. Everything is written out, because a
+    newly made model would have any edits of its code as well.
     """
     d, width = c.d_model, c.n_heads * c.head_size
     heads = {"n_heads": c.n_heads, "d_head": c.head_size}
@@ -121,7 +121,7 @@ def read_plan(model: Transformer) -> Plan:
     tables = model.src_embedding.weight, model.tgt_embedding.weight, model.output.weight
     n_tables = len({id(table) for table in tables})
     if n_tables == 2:
-        raise NotAdmittedError("two of its embeddings and its output matrix are one; known are all three or none")
+        raise NotAdmittedError("two of src_embedding, tgt_embedding and output share a matrix; only all three may")
     for name, tensor in (("positions", model.positions), *model.named_parameters()):
         if (tensor.dtype, tensor.device) != (tables[0].dtype, tables[0].device):
             first = f"src_embedding.weight {tables[0].dtype} on {tables[0].device}"
@@ -140,17 +140,17 @@ def read_plan(model: Transformer) -> Plan:
 
 
 def _check_module(name: str, module: nn.Module, known: ModuleSpec) -> None:
-    """Refuse a module that is not exactly what is known; and so on inside it."""
+    """Refuse a module that is not exactly as specified; likewise every module in it."""
     place, prefix = name or "the model", f"{name}." if name else ""
     _check_type(place, module, known[TYPE])
     for direction, attributes in HOOKS.items():
         if any(getattr(module, attribute) for attribute in attributes):
             raise NotAdmittedError(f"{place} has a {direction} hook")
     if own := vars(module).keys() - ALLOWED_ATTRIBUTES - known.keys() - {*getattr(module, "__constants__", ())}:
-        raise NotAdmittedError(f"{place} has an attribute {min(own)} that is not known")
+        raise NotAdmittedError(f"{place} has an unknown attribute {min(own)}")
     parts = {n: x for n, x in (module._modules | module._parameters | module._buffers).items() if x is not None}
     if others := parts.keys() - known.keys():
-        raise NotAdmittedError(f"{place} has a part {min(others)} that is not known")
+        raise NotAdmittedError(f"{place} has an unknown part {min(others)}")
     for part, wanted in known.items():
         if part == TYPE:
             continue
@@ -161,21 +161,21 @@ def _check_module(name: str, module: nn.Module, known: ModuleSpec) -> None:
         elif isinstance(wanted, tuple):
             _check_tensor(f"{prefix}{part}", cast(Tensor, parts[part]), wanted)
         elif (value := getattr(module, part)) != wanted:
-            raise NotAdmittedError(f"{prefix}{part} is {value}, known is {wanted}")
+            raise NotAdmittedError(f"{prefix}{part} is {value}, not {wanted}")
 
 
 def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
     _check_type(name, tensor, Tensor if name == "positions" else nn.Parameter)
     if tensor.shape != shape:
-        raise NotAdmittedError(f"{name} is {tuple(tensor.shape)} in shape, known is {shape}")
+        raise NotAdmittedError(f"{name} has the shape {tuple(tensor.shape)}, not {shape}")
     if not tensor.is_contiguous():
-        raise NotAdmittedError(f"{name} does not lie in one piece in memory")
+        raise NotAdmittedError(f"{name} is not contiguous in memory")
 
 
 def _check_type(name: str, thing: object, known: type) -> None:
     kind = type(thing)
     if kind is not known:
-        raise NotAdmittedError(f"{name} is a {kind.__module__}.{kind.__qualname__}, known is {known.__name__}")
+        raise NotAdmittedError(f"{name} is a {kind.__module__}.{kind.__qualname__}, not {known.__name__}")
 
 
 def _sublayers(stack: Encoder | Decoder) -> Iterator[Sublayer]:
@@ -197,7 +197,7 @@ def _sublayer(
 
 
 def dropout_probability(module: HasDropout | None) -> float:
-    """The probability with which a module drops an element, as it is now: 0 in eval mode."""
+    """The probability with which a module currently drops an element: 0 in eval mode."""
     if module is None or not module.training:
         return 0.0
     return module.dropout if isinstance(module, MultiHeadAttention) else module.p

@@ -1,4 +1,4 @@
-"""Whether compiled code gives the model's own numbers: a small model of the same architecture goes both ways.
+"""Check that compiled code gives the model's own numbers, on a small model of the same architecture.
 
 A plan cannot see that somebody has changed what the model's code or the C++ computes; this can.
 """
@@ -25,12 +25,12 @@ from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer
 
 # What the two ways may differ by, as the norm of the difference relative to that of the model's own numbers. In
-# float64 rounding leaves next to nothing. The others are there for what compiled code does in that dtype alone.
+# float64 rounding leaves next to nothing. The others catch what compiled code does in that dtype alone.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.2}
 LENGTH = 40  # tokens of a long row: more than a block has, and than most windows that somebody may add
 OUTLIER_SCALE = 25.0  # of three features in float64: scores, hidden units and logits get as large as in trained models
 
-NamedTensorPair = tuple[str, Tensor, Tensor]  # what is compared, by the plain way and by the other
+NamedTensorPair = tuple[str, Tensor, Tensor]  # what is compared, by the plain code and by compiled code
 
 
 def check_training(plan: Plan, dtype: torch.dtype) -> None:
@@ -55,7 +55,7 @@ def check_training(plan: Plan, dtype: torch.dtype) -> None:
 
 
 def check_steps(plan: Plan, dtype: torch.dtype) -> None:
-    """Compare the log-probabilities of six steps; rows change places, and the last four, far off, repeat a token.
+    """Compare the log-probabilities of six steps; rows change places, and the last four, much later, repeat a token.
 
     Raises:
         NotAdmittedError: They differ.
@@ -70,7 +70,7 @@ def check_steps(plan: Plan, dtype: torch.dtype) -> None:
 
 @contextmanager
 def _neutral_modes() -> Iterator[None]:
-    """Random numbers of its own, PyTorch's alone, no inference mode, and tensors on the CPU, whatever is around."""
+    """Inside: PyTorch seeded and the only source of random numbers, no inference mode, tensors on the CPU."""
     numpy = sys.modules.get("numpy.random")  # what a model that draws from it has imported
     before = random.getstate(), str(numpy and numpy.get_state(legacy=False))  # of whichever generator it has
     cpu = nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")  # which doubles the time
@@ -81,9 +81,9 @@ def _neutral_modes() -> Iterator[None]:
         except NotAdmittedError:
             raise
         except Exception as error:
-            raise NotAdmittedError(f"the small model that it is tried on fails: {error!r}") from error
+            raise NotAdmittedError(f"the small test model fails: {error!r}") from error
         if before != (random.getstate(), str(numpy and numpy.get_state(legacy=False))):
-            raise NotAdmittedError("the small model that it is tried on draws random numbers that are not PyTorch's")
+            raise NotAdmittedError("the small test model draws random numbers that are not PyTorch's")
 
 
 def _make_ids() -> tuple[Tensor, Tensor]:
@@ -93,9 +93,9 @@ def _make_ids() -> tuple[Tensor, Tensor]:
 
 
 def _small_model(plan: Plan) -> Transformer:
-    """A float64 model with random parameters, biases and norms too; its norms have the eps of the plan's by turns.
+    """A float64 model with random parameters, even biases and norms; the norms use the plan's values of eps in turn.
 
-    The sizes that compiled code has a way of its own for stay or become small, as do new settings; others are fixed.
+    Sizes that compiled code treats specially stay or become small, as do new settings; the others are fixed.
     """
     c = plan.config
     config = replace(
@@ -191,7 +191,7 @@ def _paired_steps(model: Transformer) -> Iterator[NamedTensorPair]:
 
 
 def _refuse_differences(compared: Iterable[NamedTensorPair], dtype: torch.dtype) -> None:
-    """Raise a NotAdmittedError for the first that is above the tolerance."""
+    """Raise a NotAdmittedError for the first difference above the tolerance."""
     for what, own, other in compared:
         distance = float((own.double() - other.double()).norm() / own.double().norm().clamp(min=1e-30))
         if not distance <= TOLERANCES[dtype]:

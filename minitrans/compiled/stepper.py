@@ -44,7 +44,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {  # what each returns, and its a
 class CompiledState:
     """The memory of one decode: made by `CompiledStepper.begin`, filled by its `next_tokens`.
 
-    Keys and values are written once and never copied: what `select_rows` chooses is which of them a row goes on with.
+    Keys and values are written once and never copied: `select_rows` only chooses which of them a row goes on with.
 
     Attributes:
         cross: (L, tokens, 2 H Dh) keys and values of all sources under each layer, one source after another.
@@ -52,7 +52,7 @@ class CompiledState:
         sources: int64 (R,), which source each row translates.
         blocks: For each step so far (L, R at that step, 2 H Dh), the keys and values of its tokens.
         pointers: Where each block is, and how many rows it has.
-        slots: int32 (R, capacity), in which row of each block a row's token is; at a step to come, in its own.
+        slots: int32 (R, capacity), the row of each block that holds a row's token; for a step to come, the row itself.
     """
 
     def __init__(self, cross: Tensor, offsets: Tensor, capacity: int) -> None:
@@ -74,7 +74,7 @@ class CompiledState:
 
 
 class CompiledStepper:
-    """A `Stepper`: a copy of a model's weights, ready to decode; what happens to them later, it does not see.
+    """A `Stepper` with a copy of a model's weights, ready to decode; it does not see later changes to the model.
 
     Any number of threads may use one at the same time. A row's numbers do not depend on the rows beside it.
 
@@ -103,14 +103,14 @@ class CompiledStepper:
         array = (SublayerParameters * len(sublayers))(*sublayers)
         tables = *map(pointer, (plan.src_embedding, plan.tgt_embedding, plan.output, plan.positions)), addressof(array)
         sizes = _Sizes(c.d_model, c.n_heads, c.head_size, c.d_ff, c.n_layers, c.vocab_size, c.pad_id, c.bos_id)
-        self._tensors = copies  # the library reads some of them again
+        self._tensors = copies  # kept alive: the library still reads some of them
         self._call = partial(call_function, load_library(CPP_PATH, _FUNCTIONS), self.dtype)
         self._stepper: int = self._call("make", sizes, _Model(*tables))
         weakref.finalize(self, self._call, "free", self._stepper).atexit = False  # a daemon thread may still be in it
 
     @property
     def max_concurrent_batches(self) -> int:
-        """As many as PyTorch may use: a batch keeps one busy, and they never wait for each other."""
+        """As many threads as PyTorch may use: a batch keeps one busy, and they never wait for each other."""
         return torch.get_num_threads()
 
     def begin(self, src_ids: Tensor, capacity: int) -> CompiledState:
@@ -131,9 +131,9 @@ class CompiledStepper:
         return CompiledState(cross, offsets, capacity)
 
     def next_tokens(self, tokens: Tensor, state: CompiledState, n: int) -> tuple[Tensor, Tensor]:
-        """Feed each row its newest token, int64 (R,), the first of all BOS; the result is that of `likeliest_tokens`.
+        """Feed each row its newest token, int64 (R,), at first BOS; the result is that of `likeliest_tokens`.
 
-        But PAD and BOS are not among the n, and where the model's numbers are not finite, all of them are PAD.
+        Unlike there, PAD and BOS are not among the n; where the model's numbers are not finite, all n are PAD.
 
         Raises:
             ValueError: More tokens than `begin` was told, or not one for each row; or `n` is below 1.

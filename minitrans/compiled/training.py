@@ -1,6 +1,6 @@
 """The loss of a batch by training.cpp: what `minitrans.model.loss.batch_loss` computes, with the same dropout.
 
-Two functions of PyTorch's autograd: the pass to the hidden states, and the loss of these. All tensors lie on the CPU.
+Two functions for PyTorch's autograd: the pass to the hidden states, and their loss. All tensors are on the CPU.
 """
 
 import ctypes
@@ -67,13 +67,13 @@ def batch_loss(
 ) -> Tensor:
     """What `minitrans.model.loss.batch_loss` returns for the model of a plan; the ids and `smoothing` are the same.
 
-    The model is on the CPU; its parameters are float32, or float64 as `dtype`. Products are computed in `dtype`:
+    The model is on the CPU; its parameters are float32, or float64 if `dtype` is. Products are computed in `dtype`:
     bfloat16, float32 or float64.
 
     Raises:
         ValueError: A sequence is longer than `max_len`.
         IndexError: An id is not below V, or negative.
-        RuntimeError: It is differentiated twice, or, with one table for everything, goes back twice.
+        RuntimeError: The loss is differentiated twice or, with tied embeddings, backpropagated twice.
     """
     pad_id = plan.config.pad_id
     kept = (tgt_out != pad_id).flip(1).cummax(1).values.flip(1)  # up to the last real token of each row
@@ -84,13 +84,13 @@ def batch_loss(
 def hidden_states(
     plan: Plan, src_ids: Tensor, tgt_in: Tensor, kept: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """What `Transformer.hidden_states` returns, where it is kept; and the output matrix (V, D) to go on with.
+    """What `Transformer.hidden_states` returns at the kept positions; and the output matrix (V, D), for the loss.
 
-    Where that is the table of the embeddings too, its gradient must come from one function that made it anew: the
-    embeddings add theirs to it in place.
+    If that is the table of the embeddings too, its gradient must come newly made from a single function: the embeddings
+    add theirs to it in place.
 
-    `kept`, bool (B, T), is what is computed of `tgt_in`: in each row everything up to some position, or nothing.
-    Padding of `src_ids` is not computed. The other arguments, and what is raised, are those of `batch_loss`.
+    `kept`, bool (B, T), marks the positions of `tgt_in` to compute: in each row, all up to some position, or none.
+    Padding of `src_ids` is not computed. The other arguments, and the exceptions, are those of `batch_loss`.
 
     Returns:
         (N, D) for the N positions kept, row after row; and (V, D).
@@ -107,7 +107,7 @@ def hidden_states(
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
-    """What `minitrans.model.loss.linear_cross_entropy` returns, of logits `hidden @ weight.T`; with any dimensions."""
+    """What `minitrans.model.loss.linear_cross_entropy` returns, for logits `hidden @ weight.T`; with any dimensions."""
     rows, target = hidden.reshape(-1, hidden.size(-1)), tgt_out.flatten()
     real = target != pad_id
     if not real.all():
@@ -137,7 +137,7 @@ def _part_structs(sublayers: Sequence[Sublayer], self_attention: str) -> Iterato
 
 
 def _draw_dropout(module: HasDropout | None) -> _Dropout:
-    """Dropout as a module now does it, with a seed drawn as `dropout` draws it: none where nothing is dropped."""
+    """A module's current dropout, with a seed drawn as `dropout` draws it: none where nothing is dropped."""
     dropped = dropout_byte_threshold(dropout_probability(module))
     return _Dropout(draw_seed() if dropped else 0, dropped)
 
@@ -155,7 +155,7 @@ class _HiddenStates(torch.autograd.Function):
         hidden = plan.output.new_empty(int(lengths.sum()), plan.config.d_model, dtype=dtype)
         ctx.model = _model_struct(plan)
         pointers = ctx.model, _Batch(*(ids.data_ptr() for ids in batch), *sizes), hidden
-        ctx.tape = _call_function("forward", dtype, *pointers)  # what it keeps for the way back, in its own memory
+        ctx.tape = _call_function("forward", dtype, *pointers)  # what the backward pass needs, in the library's memory
         weakref.finalize(ctx.model, _call_function, "release", dtype, ctx.tape).atexit = False
         ctx.n_tables = 1 if plan.tied else 3
         ctx.save_for_backward(*tensors)
@@ -171,13 +171,13 @@ class _HiddenStates(torch.autograd.Function):
         flat = d_output.new_empty(sum(sizes))
         pointers = ctx.tape, grad.contiguous(), flat, d_tables[0], d_tables[len(d_tables) // 2]
         _call_function("backward", grad.dtype, ctx.model, *pointers)
-        increment_version(d_tables[0])  # where that is d_output, the loss may not give it out again
+        increment_version(d_tables[0])  # where that is d_output, the loss may not return it again
         d_parameters = (part.view_as(p) for part, p in zip(flat.split(sizes), parameters, strict=True))
         return None, None, None, *d_tables, *d_parameters
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Hidden states (N, D), output matrix (V, D), target int64 (N,) -> the summed loss; makes its gradients too."""
+    """Hidden states (N, D), output matrix (V, D), target int64 (N,) -> the summed loss; computes its gradients too."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float) -> Tensor:

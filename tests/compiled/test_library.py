@@ -193,7 +193,7 @@ def test_what_others_can_write_is_not_run(which: str, mode: int, cache: Path, lo
     path, _ = load()
     open_to_others = cache if which == "folder" else path
     open_to_others.chmod(mode)
-    with pytest.raises(NotAdmittedError, match=f"^other users can write {open_to_others}; remove it"):
+    with pytest.raises(NotAdmittedError, match=f"^other users can write to {open_to_others}; remove it"):
         load()
     assert f"{open_to_others.stat().st_mode & 0o777:o}" == f"{mode:o}"
 
@@ -201,7 +201,7 @@ def test_what_others_can_write_is_not_run(which: str, mode: int, cache: Path, lo
 def test_what_belongs_to_another_user_is_not_run(load: Load, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load()
     monkeypatch.setattr(os, "getuid", lambda: cache.stat().st_uid + 1)
-    with pytest.raises(NotAdmittedError, match=f"^other users can write {cache}; remove it"):
+    with pytest.raises(NotAdmittedError, match=f"^other users can write to {cache}; remove it"):
         load()
 
 

@@ -122,40 +122,40 @@ def set_tgt_embedding_options(**options: Any) -> Change:
 SRC_EMBEDDING_TEXT = "src_embedding.weight torch.float64 on cpu"
 REFUSED_CHANGES: list[tuple[Change, str]] = [
     # types
-    (subclass_submodule(""), "the model is a mine.Mine, known is Transformer"),
-    (subclass_submodule(f"{ENCODER}.ff"), "encoder.layers.0.ff is a mine.Mine, known is FeedForward"),
+    (subclass_submodule(""), "the model is a mine.Mine, not Transformer"),
+    (subclass_submodule(f"{ENCODER}.ff"), "encoder.layers.0.ff is a mine.Mine, not FeedForward"),
     (
         lambda m: parametrize.register_parametrization(m.get_submodule(f"{ENCODER}.ff.w_1"), "weight", nn.Identity()),
-        "encoder.layers.0.ff.w_1 is a torch.nn.utils.parametrize.ParametrizedLinear, known is Linear",
+        "encoder.layers.0.ff.w_1 is a torch.nn.utils.parametrize.ParametrizedLinear, not Linear",
     ),
-    (put("positions", nn.Parameter), "positions is a torch.nn.parameter.Parameter, known is Tensor"),
+    (put("positions", nn.Parameter), "positions is a torch.nn.parameter.Parameter, not Tensor"),
     # hooks and methods
     (add_hook(""), "the model has a forward hook"),
     (add_hook(f"{DECODER}.ff.w_1", "forward_pre"), "decoder.layers.1.ff.w_1 has a forward hook"),
     (add_hook("decoder", "full_backward"), "decoder has a backward hook"),
     (add_hook("output", "full_backward_pre"), "output has a backward hook"),
-    (put(f"{ENCODER}.ff.forward", lambda _: no_op), "encoder.layers.0.ff has an attribute forward that is not known"),
+    (put(f"{ENCODER}.ff.forward", lambda _: no_op), "encoder.layers.0.ff has an unknown attribute forward"),
     # parts
     (put("encoder.norm", lambda _: None), "encoder has no norm"),
     (put(f"{ENCODER}.ff.w_2", lambda _: nn.Linear(13, 6, bias=False)), "encoder.layers.0.ff.w_2 has no bias"),
-    (put(f"{DECODER}.gate", lambda _: nn.Linear(6, 6)), "decoder.layers.1 has a part gate that is not known"),
-    (put("output.bias", lambda _: nn.Parameter(torch.zeros(11))), "output has a part bias that is not known"),
+    (put(f"{DECODER}.gate", lambda _: nn.Linear(6, 6)), "decoder.layers.1 has an unknown part gate"),
+    (put("output.bias", lambda _: nn.Parameter(torch.zeros(11))), "output has an unknown part bias"),
     # sizes
-    (put("positions", lambda old: old[:9]), "positions is (9, 6) in shape, known is (17, 6)"),
-    (put(f"{DECODER}.cross_attn.n_heads", lambda _: 4), "decoder.layers.1.cross_attn.n_heads is 4, known is 2"),
+    (put("positions", lambda old: old[:9]), "positions has the shape (9, 6), not (17, 6)"),
+    (put(f"{DECODER}.cross_attn.n_heads", lambda _: 4), "decoder.layers.1.cross_attn.n_heads is 4, not 2"),
     # rows of a table that are treated in another way, and what tables are one
-    (set_tgt_embedding_options(padding_idx=PAD), "tgt_embedding.padding_idx is 3, known is None"),
-    (set_tgt_embedding_options(max_norm=1.0), "tgt_embedding.max_norm is 1.0, known is None"),
-    (set_tgt_embedding_options(scale_grad_by_freq=True), "tgt_embedding.scale_grad_by_freq is True, known is False"),
-    (set_tgt_embedding_options(sparse=True), "tgt_embedding.sparse is True, known is False"),
+    (set_tgt_embedding_options(padding_idx=PAD), "tgt_embedding.padding_idx is 3, not None"),
+    (set_tgt_embedding_options(max_norm=1.0), "tgt_embedding.max_norm is 1.0, not None"),
+    (set_tgt_embedding_options(scale_grad_by_freq=True), "tgt_embedding.scale_grad_by_freq is True, not False"),
+    (set_tgt_embedding_options(sparse=True), "tgt_embedding.sparse is True, not False"),
     (
         put("tgt_embedding.weight", lambda old: nn.Parameter(old.detach().clone())),
-        "two of its embeddings and its output matrix are one; known are all three or none",
+        "two of src_embedding, tgt_embedding and output share a matrix; only all three may",
     ),
     # memory, dtype and device
     (
         put(f"{ENCODER}.ff.w_1.weight", lambda old: nn.Parameter(old.detach().t().contiguous().t())),
-        "encoder.layers.0.ff.w_1.weight does not lie in one piece in memory",
+        "encoder.layers.0.ff.w_1.weight is not contiguous in memory",
     ),
     (put("positions", lambda old: old.float()), f"positions is torch.float32 on cpu, {SRC_EMBEDDING_TEXT}"),
     (put("encoder.norm", nn.Module.float), f"encoder.norm.weight is torch.float32 on cpu, {SRC_EMBEDDING_TEXT}"),

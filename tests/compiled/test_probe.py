@@ -85,7 +85,7 @@ class ConfigWithGain(TransformerConfig):
     [
         (1.0, ""),
         (3.0, "compiled code is off by "),
-        (45.0, "the small model that it is tried on fails: ValueError('too much gain"),
+        (45.0, "the small test model fails: ValueError('too much gain"),
     ],
 )
 def test_a_new_setting_is_tried_with_the_models_value(gain: float, reason: str, monkeypatch: Patch) -> None:
@@ -109,7 +109,7 @@ def test_what_cannot_run_with_the_small_models_sizes_is_refused(monkeypatch: Pat
     slopes = torch.ones(4, 1, 1)
     monkeypatch.setattr("minitrans.model.attention.attention_scores", lambda q, k: attention_scores(q, k) - slopes)
     assert all(
-        reason.startswith("the small model that it is tried on fails: RuntimeError('The size")
+        reason.startswith("the small test model fails: RuntimeError('The size")
         for reason in refusal_reasons()
     )
 
@@ -214,7 +214,7 @@ def test_random_numbers_that_are_not_pytorchs_are_refused(draw: Callable[[], flo
     """Here no layer happens to be skipped."""
     forward = FeedForward.forward
     monkeypatch.setattr(FeedForward, "forward", lambda self, x: forward(self, x) * (draw() >= 0))
-    assert refusal_reasons() == ("the small model that it is tried on draws random numbers that are not PyTorch's",) * 2
+    assert refusal_reasons() == ("the small test model draws random numbers that are not PyTorch's",) * 2
 
 
 def test_another_choice_of_tokens_is_noticed(monkeypatch: Patch) -> None:

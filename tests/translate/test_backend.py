@@ -96,7 +96,7 @@ def test_one_line_says_so_for_each_work_and_reason(caplog: Log, allow_fallbacks:
     model.output.bias = nn.Parameter(torch.zeros(11).double())
     model.encoder._forward_hooks.clear()
     assert training_backend(model) == training_backend(model) == "plain"
-    assert caplog.messages == [f"training {FALLBACK}: output has a part bias that is not known"]
+    assert caplog.messages == [f"training {FALLBACK}: output has an unknown part bias"]
     assert caplog.messages[0] in allow_fallbacks
 
 
@@ -134,10 +134,10 @@ def test_dropout_and_modes_that_change_during_training_reach_compiled_code() -> 
 
 
 BROKEN_COMPILERS = [
-    ({"CXX": "", "PATH": ""}, "no C++ compiler is here; install one, such as g++"),
+    ({"CXX": "", "PATH": ""}, "no C++ compiler was found; install one, such as g++"),
     ({"CXX": "no-such-compiler -O1"}, "no-such-compiler cannot compile and load "),
     ({"CXX": "false"}, "false cannot compile and load "),
-    ({"CXX": '"unclosed'}, "CXX is '\"unclosed', which is no command (No closing quotation)"),
+    ({"CXX": '"unclosed'}, "CXX is '\"unclosed', which is not a valid command (No closing quotation)"),
 ]
 
 
@@ -219,7 +219,7 @@ def test_parameters_in_bfloat16_are_trained_by_the_plain_model(autocast: bool, c
     assert torch.equal(*losses)
     assert losses[0].isfinite()
     assert caplog.messages == []
-    with pytest.raises(UserError, match=r"products in torch\.bfloat16 train parameters in torch\.float32 alone"):
+    with pytest.raises(UserError, match=r"products in torch\.bfloat16 need parameters in torch\.float32"):
         make_loss(model, "require")
     assert decoding_backend(model.eval(), "require") == "compiled"
 
