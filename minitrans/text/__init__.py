@@ -1,1 +1,1 @@
-"""Lines of text, read exactly; how a source is read; words; the tokenizer that makes piece ids of lines."""
+"""Lines of text, read exactly; how a source is read; words; the tokenizer that turns lines into piece ids."""

@@ -1,4 +1,4 @@
-"""Lines of text, taken exactly from files, pipes and terminals. Standard library only."""
+"""Lines of text, read unchanged from files, pipes and terminals. Standard library only."""
 
 import codecs
 import io
@@ -34,7 +34,7 @@ def iter_lines(stream: Iterable[bytes], name: str, numbers: range = ALL_LINE_NUM
     Args:
         stream: An open binary file, or anything else that yields bytes up to and including each `\n`.
         name: What to call the stream in a message.
-        numbers: Those of the lines to read, of which the first comes next.
+        numbers: The numbers of the lines to read; the stream is at the first of them.
 
     Raises:
         UserError: A line is not valid UTF-8, or longer than any text.
@@ -62,7 +62,7 @@ def _raw_lines(stream: Iterable[bytes]) -> Iterable[bytes]:
 
 
 def seek_part(stream: BinaryIO, k: int, n: int) -> range:
-    """Go to the k-th of n parts of a file, as `split -n l/k/n` deals it out, and return the numbers of its lines.
+    """Go to the k-th of n parts of a file, as `split -n l/k/n` divides it, and return the numbers of its lines.
 
     All parts have the same number of bytes, the last one also the remainder; a line is in the part in which it begins.
     """
@@ -71,7 +71,7 @@ def seek_part(stream: BinaryIO, k: int, n: int) -> range:
     last = _count_line_starts_before(stream, size if k == n else min(k * part_size, size))
     before = _count_line_starts_before(stream, min((k - 1) * part_size, size))
     if before:
-        any(piece.endswith(b"\n") for piece in _raw_lines(stream))  # reads to the end of the last of them
+        any(piece.endswith(b"\n") for piece in _raw_lines(stream))  # reads on to the end of the last of these lines
     return range(before + 1, last + 1)
 
 
@@ -152,5 +152,5 @@ def base_language(code: str) -> str:
 
 
 def escape_controls(text: str) -> str:
-    r"""Escape, as `\x1b`, what moves a cursor, breaks the line or reverses it; for messages and labels."""
+    r"""Escape, as `\x1b`, characters that move a cursor, break or reverse the line; for messages and labels."""
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 LONG_LINE_LENGTH = 2_000  # characters; in shorter lines nothing takes long, even what takes quadratic time
-_MAX_TYPO_LENGTH = 29  # letters of a word that is looked for among the known ones: it takes quadratic time
+_MAX_TYPO_LENGTH = 29  # longest word to look for among the known ones: the search takes quadratic time
 _MAX_COMBINING_MARKS = 30  # on one letter, as in Unicode's stream-safe text format: sorting them takes quadratic time
 _CONTROL_OR_SPACE_MARK = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]")  # the last is SentencePiece's own mark for a space
-_ENGLISH_WORDS = 500  # "what" is among so many of the frequent words of a text in English
+_ENGLISH_WORDS = 500  # in an English text, "what" is among this many most frequent words
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 # Thai, Lao, Burmese, Khmer, Japanese and Chinese, which are written without blanks: each character is a word.
@@ -25,7 +25,7 @@ _UNSPACED_RUN = re.compile(
     r"([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3021-\u30ff\u31f0-\u31ff\u3400-\u9fff\ua9e0-\ua9ff"
     r"\uaa60-\uaa7f\uf900-\ufaff\uff66-\uff9f\U0001aff0-\U0001b16f\U00020000-\U0003ffff]+)"
 )
-# What people text in English, and what it is short for.
+# English texting abbreviations, and what they are short for.
 TEXTING_ABBREVIATIONS = {
     "u": "you", "ur": "your", "r": "are", "pls": "please", "plz": "please", "thx": "thanks", "cuz": "because",
     "ppl": "people", "tmr": "tomorrow", "rly": "really", "msg": "message", "tho": "though", "gonna": "going to",
@@ -53,7 +53,7 @@ READER_SETTINGS_FILE = "reading.json"  # the settings of an exported folder's re
 
 _HIDDEN = "\u00ad\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
 _DELETE_HIDDEN = str.maketrans("", "", _HIDDEN)
-# Typographic marks, and what a keyboard has for them.
+# Typographic marks, and a keyboard's marks for them.
 PLAIN_MARKS_TABLE = str.maketrans(
     {
         **dict.fromkeys("‘’‚‛ʼ′´", "'"),
@@ -91,9 +91,9 @@ _SURPLUS_MARKS = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))")
 _MISSING_SPACE = re.compile(r"((?:://|www\.)[!-~]+)|(?<=[,;])(?=[^\W\d_])")  # but not in an address
 _QUOTED = re.compile(r"[\"“”„«»]([^\"“”„«»]+)[\"“”„«»]|['‘‚]([^'‘’‚]+)['’‘]")
 
-# Characters of Unicode's private use that stand for what is copied, N_KIND_SLOTS a kind. Numbers differ in length.
+# Characters from Unicode's private use area that stand for what is copied, N_KIND_SLOTS for each kind.
 N_KIND_SLOTS = 6
-# Kinds 5 and 6 are numbers of three and of four digits.
+# Numbers are of several kinds by length: kinds 5 and 6 are numbers of three and of four digits.
 _NAME_KIND, _CODE_KIND, _SIGN_KIND, _TIME_KIND, _SHORT_NUMBER, _LONG_NUMBER = 0, 1, 2, 3, 4, 7
 PLACEHOLDERS = tuple(map(chr, range(0xE000, 0xE000 + 8 * N_KIND_SLOTS)))
 _PLACEHOLDER = re.compile(f"[{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]")
@@ -146,10 +146,10 @@ def lower(text: str) -> str:
 
 
 def split_lowercase_words(line: str) -> list[str]:
-    """Return the words of a line, in lower case and in their order, repeated ones too.
+    """Return the words of a line, in lower case and in order, with repetitions.
 
     A word is a run of letters, digits and the marks on them, with apostrophes inside, of whatever kind; in Chinese,
-    Japanese, Thai, Lao, Khmer and Burmese, each character. Nothing in it controls a terminal.
+    Japanese, Thai, Lao, Khmer and Burmese, each character. It has no characters that control a terminal.
     """
     parts = lower(clean(line)).translate(_WORD_SPLIT_TABLE).split()
     stripped = (part.strip("'") for part in parts)
@@ -178,7 +178,7 @@ _WORD_SPLIT_TABLE = _WordSplitTable()
 
 
 def with_keyboard_marks(line: str) -> str:
-    """Clean a source line, and put a keyboard's marks for the typographic ones."""
+    """Clean a source line, and replace typographic marks with a keyboard's."""
     line = clean(line)
     return line if line.isascii() else clean(line.translate(PLAIN_MARKS_TABLE))
 
@@ -190,7 +190,7 @@ class KeptParts(NamedTuple):
         placeholder_values: The placeholders in the source as it was read, and what they stand for.
         before: What goes before the translation.
         after: What goes after it.
-        ends_to_strip: End marks that it loses, because the source has none, or dots in their place.
+        ends_to_strip: End marks that it loses, because the source has none, or has dots instead.
     """
 
     placeholder_values: dict[str, str]
@@ -204,14 +204,14 @@ class Reader:
 
     What is copied (names, numbers, addresses, signs) is set aside: a placeholder stands for it, a piece of its own that
     the model moves to the right place. In training, that is whatever both sides have in the same form; in translation,
-    whatever has a digit, signs without a piece, and words that training never showed. A word that is one typing error
-    away from a known one is read as that one instead.
+    whatever has a digit, signs without a piece, and words never seen in training. A word that is one typing error away
+    from a known one is read as the known one instead.
 
     Args:
-        plain: Whether sources are read in lower case and with a keyboard's marks, as `normalize` leaves them; and if
-            what is around a sentence, such as quotation marks and emoji, is kept from the model.
+        plain: Whether sources are read in lower case and with a keyboard's marks, see `normalize_punctuation`; and
+            whether what is around a sentence, such as quotation marks and emoji, is hidden from the model.
         signs: The punctuation and other signs that have pieces; None: nothing is set aside.
-        known: The words that training showed, frequent ones first; without them, no word is set aside.
+        known: The words seen in training, frequent ones first; without them, no word is set aside.
     """
 
     def __init__(self, plain: bool, signs: str | None = None, known: Iterable[str] | None = None) -> None:
@@ -235,7 +235,7 @@ class Reader:
         return [self.preprocess(sentence) for sentence in self.to_sentences(line)]
 
     def postprocess_line(self, texts: Iterator[str], read: Sequence[tuple[object, KeptParts]]) -> str:
-        """The translation of a line: the next of the texts belong to its sentences, as `preprocess_line` read them."""
+        """The translation of a line read by `preprocess_line`; the next of `texts` are those of its sentences."""
         line = ""
         for _, kept in read:
             text = self.postprocess(next(texts), kept)
@@ -249,7 +249,7 @@ class Reader:
         """A sentence as the model is to see it, and what its translation gets back.
 
         A sentence without a letter or a digit is not for the model: its text is empty. For one of more than 2,000
-        characters, nothing is kept. If training was in English, a question that lacks its mark is read with one.
+        characters, nothing is kept. If sources are English, a question that lacks its mark is read with one.
         """
         text, before, after = clean(sentence), "", ""
         is_plain = self.plain and len(text) <= LONG_LINE_LENGTH
@@ -284,7 +284,7 @@ class Reader:
         return [source for source, _ in read], [target for _, target in read]
 
     def replace_copies(self, source: str, target: str) -> tuple[str, str]:
-        """What `preprocess_pairs` does with a tidy pair; placeholders that are in it already stay."""
+        """What `preprocess_pairs` does with a tidy pair; placeholders already in it stay."""
         places = _PlaceholderMap(source + target, first=zlib.crc32(source.encode()) % N_KIND_SLOTS)
 
         def put_placeholders(unit: re.Match[str]) -> str:
@@ -315,7 +315,7 @@ class Reader:
         return "".join(run if i % 2 else self._copied_parts.sub(replace, run) for i, run in enumerate(pieces))
 
     def normalize_punctuation(self, text: str) -> str:
-        """A clean source with a keyboard's marks, without repeated !? or blanks before marks, but with one after ,;.
+        """A clean source with a keyboard's marks, no repeated !?, no blanks before marks, and one after each , and ;.
 
         With placeholders its digits are 0 to 9.
         """
@@ -335,7 +335,7 @@ class Reader:
         return lower(source) if self.plain else source
 
     def _mark_names_fix_typos(self, run: re.Match[str], places: "_PlaceholderMap") -> str:
-        """Some words with blanks between them: names are set aside as a whole, typing errors corrected."""
+        """Set aside whole names in a run of words with blanks between them, and correct typing errors."""
         if not self._ranks or self._ranks.keys() >= {*lower(run[0]).split(" ")}:
             return run[0]
         mixed = re.search(r"(?<!\w)[a-z]\w", run.string)  # else a capital says nothing
@@ -363,7 +363,7 @@ class Reader:
         return " ".join(out)
 
     def _correct_typo(self, word: str) -> str | None:
-        """The commonest known word that is one typing error away, if any; what it is short for comes first."""
+        """The commonest known word that is one typing error away, if any; `expansions` come first."""
         cuts = [(word[:i], word[i:]) for i in range(len(word) + 1)] if len(word) <= _MAX_TYPO_LENGTH else []
         edits = [a + b[1] + b[0] + b[2:] for a, b in cuts if len(b) > 1]  # letters swapped
         edits += [a + b[1:] for a, b in cuts if a and a[-1] == b[:1]]  # doubled
@@ -374,7 +374,7 @@ class Reader:
         return min(meant, key=lambda each: self._ranks.get(each, 0), default=None)
 
     def expansions(self, word: str) -> list[str]:
-        """The known words that a word in lower case is read as: of `dont`, without its ', `don't`; of `u`, `you`."""
+        """The known words that a lower-case word may stand for: `don't` for `dont`, `you` for `u`."""
         if not self.uses_placeholders or len(word) > _MAX_TYPO_LENGTH:
             return []
         forms = TEXTING_ABBREVIATIONS.get(word, ""), *(f"{word[:i]}'{word[i:]}" for i in range(1, len(word)))
@@ -405,7 +405,7 @@ class _PlaceholderMap(dict[str, str]):
 
 
 def _parts_by_kind(unit: re.Match[str]) -> list[tuple[str, int]]:
-    """The parts of a unit that is not a word, each with its kind: of 1,250, both numbers."""
+    """The parts of a unit that is not a word, each with its kind: for 1,250, two numbers."""
     if unit.lastgroup != "number":
         return [(unit[0], _CODE_KIND if unit.lastgroup == "code" else _SIGN_KIND)]
     kinds = {":": _TIME_KIND, "/": _LONG_NUMBER, "-": _LONG_NUMBER}
@@ -439,7 +439,7 @@ def _split_surroundings(line: str) -> tuple[str, str, str]:
         line = _EMOJI_BEFORE_MARK.sub(r"\2\1", line[::-1])[::-1]
     while any(map(str.isalnum, line)):
         if line[:2].isalpha() and (line[-1].isalnum() or (line[-1] in ".?!" and line[-2].isalnum())):
-            return before, line, after  # as most lines
+            return before, line, after  # as in most lines
         lead = _LEADING_BULLET_OR_EMOJI.match(line)[0]  # type: ignore[index]  # it may be empty, and always matches
         tail = _TRAILING_EMOJI_OR_DOTS.match(line[len(lead) :][::-1])[0][::-1]  # type: ignore[index]
         if not (lead or tail) and _QUOTED.fullmatch(line):
@@ -451,19 +451,19 @@ def _split_surroundings(line: str) -> tuple[str, str, str]:
 
 
 def collect_symbols(texts: Iterable[str]) -> str:
-    """The characters of some texts that are no letters, digits, blanks or placeholders."""
+    """The characters of some texts that are not letters, digits, blanks or placeholders."""
     return "".join(sorted(sign for sign in {*chain.from_iterable(texts)} if re.match(r"[^\w\s\ue000-\uf8ff]", sign)))
 
 
 def strip_end_marks(text: str, marks: str) -> str:
-    """A text without some marks and blanks at its end, and without a Spanish ¿ or ¡ whose other half was there."""
+    """A text without some marks and blanks at its end, and without a Spanish ¿ or ¡ whose counterpart this removes."""
     stripped = text.rstrip(f"{marks} ")
     return re.sub("[¿¡](?=[^?!]*$)", "", stripped) if re.search("[?!]", text[len(stripped) :]) else stripped
 
 
 @lru_cache
 def neighbouring_keys(letter: str) -> str:
-    """The keys around that of a small letter."""
+    """The keys around that of a lower-case letter."""
     places = {key: (i, row) for i, keys in enumerate(KEYBOARD_ROWS) for row, key in enumerate(keys)}
     row, at = places.get(letter, (9, 9))
     near = {row - 1: (at, at + 1), row: (at - 1, at + 1), row + 1: (at - 1, at)}

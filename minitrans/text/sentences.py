@@ -7,14 +7,14 @@ from sentencex import segment
 from minitrans.text.lines import base_language
 from minitrans.text.reading import LONG_LINE_LENGTH, clean
 
-# Where the library takes a word for an abbreviation, such as me for Maine: not in a quotation, nor in no. A4.
+# Where the library mistakes a word for an abbreviation, such as me for Maine; but quotations and no. A4 stay whole.
 _AFTER_WORD = re.compile(r'(?im)["“„][^"“”„\n]*["“”]|(\b(?:no|art|fed|id|me|ok|te|ill|may|mai|bien)\. )(?=[^\W\d]+\b)')
 
 
 def split_sentences(line: str, language: str) -> list[str]:
     """The sentences of a line, at least one, cleaned as all text is.
 
-    What has no letter, such as the number of an item, stays with the sentence after it. A sentence of more than 2,000
+    A part without letters, such as an item's number, stays with the sentence after it. A sentence of more than 2,000
     characters is not separated from the rest of its line.
 
     Args:

@@ -87,13 +87,13 @@ class Tokenizer:
         reader: Reads sources and pairs as in training; a reader from `make_reader` knows the words, too.
 
     Raises:
-        UserError: The bytes are no SentencePiece model, or it lacks a special id.
+        UserError: The bytes are not a SentencePiece model, or it lacks a special id.
     """
 
     def __init__(self, proto: bytes) -> None:
         self.proto = proto
         try:
-            if not proto:  # SentencePiece takes no bytes for "load nothing"
+            if not proto:  # to SentencePiece, no bytes mean "load nothing"
                 raise RuntimeError("it is empty")
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
             ids = range(self._processor.vocab_size())
@@ -120,12 +120,12 @@ class Tokenizer:
         return type(self), (self.proto,)
 
     def make_reader(self, words: Iterable[str] | None) -> Reader:
-        """The reader of sources for a run whose training showed these words, frequent ones first; None: not known."""
+        """The reader of sources for a run that saw these words in training, frequent ones first; None: not known."""
         return Reader(_PLAIN_SOURCES_SYMBOL in self.pieces, self.signs, words)
 
     @property
     def signs(self) -> str | None:
-        """What has a piece and is no letter, digit or blank; None where nothing is set aside."""
+        """The signs that have a piece, besides letters, digits and blanks; None where nothing is set aside."""
         if PLACEHOLDERS[0] not in self.pieces:
             return None
         is_ = self._processor
@@ -166,7 +166,7 @@ class Tokenizer:
         """Load a model file.
 
         Raises:
-            UserError: The file cannot be read, or is not a tokenizer that can be used.
+            UserError: The file cannot be read, or is not a usable tokenizer.
         """
         try:
             return cls(Path(path).read_bytes())
