@@ -1,4 +1,4 @@
-"""The one exception that means "the user can put this right", and what its messages are made of."""
+"""The one exception that means "the user can put this right", and helpers for its messages."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -13,13 +13,13 @@ class UserError(Exception):
 
 
 def nearest_name_error(what: str, name: str, known: Iterable[str]) -> UserError:
-    """Say that there is nothing of this name, and what is nearest."""
+    """Make an error for an unknown name; it suggests the nearest known one."""
     (nearest,) = difflib.get_close_matches(name, [*known], n=1, cutoff=0)
     return UserError(f"{what}; the nearest is {nearest}")
 
 
 def truncate(value: Any) -> str:
-    """A value for a message, in no more than 80 characters."""
+    """A value as text for a message, cut to 80 characters."""
     try:
         text = str(value)
     except ValueError:  # a number of thousands of digits, which Python does not print
@@ -28,7 +28,7 @@ def truncate(value: Any) -> str:
 
 
 def unknown_argument_error(prog: str, words: Sequence[str], known: Iterable[str]) -> UserError:
-    """Say which word a command does not take, and of a flag which known one is nearest."""
+    """Make an error for an argument that a command does not take; for a flag, it suggests the nearest known one."""
     flag = next((word.partition("=")[0] for word in words if word.startswith("-") and word.strip("-")), None)
     if flag is None:
         return UserError(f"{words[0]} is one argument too many; see {prog} --help")

@@ -19,11 +19,11 @@ from minitrans.errors import UserError
 def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
     """Open a file for writing beside `path`; it takes that name when the block ends, and vanishes if the block fails.
 
-    Whenever the machine stops, `path` is the old file or the new one, whole. To `resume`, what is written stays in
-    `path`.partial if the block fails; the next time it is read from its beginning, less half a line, and written on.
-    A link stays one, and a pipe or a device such as /dev/null is written as it is: no file takes its place. An open
-    file such as /dev/stdout is written on from where it stands. The content is copied into a mount point, as a single
-    file of a container is: there alone, not all at once.
+    Whenever the machine stops, `path` is the old file or the new one, whole. With `resume`, what was written stays in
+    `path`.partial if the block fails; the next time, that file is opened at its beginning, less an incomplete last
+    line, to be read and appended to. A link stays a link, and a pipe or a device such as /dev/null is written to, not
+    replaced. An open file such as /dev/stdout is written from its current position. A mount point, such as a single
+    file in a container, gets a copy of the content: only there is the write not atomic.
 
     Raises:
         UserError: The file cannot be written, or another process is writing `path`.partial.
@@ -43,22 +43,22 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
-                    raise UserError(f"another process is writing {temp}; wait for its end") from error
+                    raise UserError(f"another process is writing {temp}; wait for it to end") from error
                 file.seek(0)
                 file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
                 file.seek(0)
-            if os.path.exists(file_path):  # what only its owner may read stays so
+            if os.path.exists(file_path):  # a file that only its owner may read stays private
                 mode = stat.S_IMODE(os.stat(file_path).st_mode)
                 temp.chmod(mode | stat.S_IWUSR if resume else mode)
             yield file
             file.flush()
-            os.fsync(file.fileno())  # or a power failure might leave the new name and not what it names
+            os.fsync(file.fileno())  # or a power failure might leave the new name without its content
         try:
             os.replace(temp, file_path)
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-            shutil.copyfile(temp, file_path)  # a mount point, as a single file of a container is
+            shutil.copyfile(temp, file_path)  # a mount point, such as a single file in a container
             temp.unlink()
     except BrokenPipeError:  # whoever read the pipe has gone
         raise
@@ -88,7 +88,7 @@ def write_file(path: str | Path, content: bytes | str) -> None:
 
 
 def make_folder(path: Path, advice: str) -> None:
-    """Make a folder, unless it is there.
+    """Make a folder, unless it exists.
 
     Raises:
         UserError: It cannot be made; the message ends with the advice.
@@ -104,10 +104,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """Make a folder beside `path`; it takes that name when the block ends, and vanishes if the block fails.
 
     Raises:
-        UserError: `path` is there already, or the folder or a file in it cannot be written.
+        UserError: `path` already exists, or the folder or a file in it cannot be written.
     """
     if os.path.lexists(path):
-        raise UserError(f"{path} is there already; remove it or name another folder")
+        raise UserError(f"{path} already exists; remove it or name another folder")
     temp = Path(f"{path}.{randbits(32)}.tmp")
     try:
         temp.mkdir(parents=True)
@@ -124,7 +124,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def lock_file(path: Path) -> Iterator[None]:
-    """Hold a file, made if it is not there, against all other processes. A process that dies lets go.
+    """Lock a file, made if it does not exist, against all other processes. A process that dies releases it.
 
     Raises:
         UserError: Another process holds it, or it cannot be made.
@@ -134,7 +134,7 @@ def lock_file(path: Path) -> Iterator[None]:
             fcntl.flock(held.enter_context(open(path, "ab")), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(
-                f"{path.parent} is in use by another process; wait for its end, or name another folder"
+                f"{path.parent} is in use by another process; wait for it to end, or name another folder"
             ) from error
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}; name another folder") from error

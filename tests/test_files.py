@@ -71,7 +71,7 @@ def test_what_was_written_of_a_file_can_be_gone_on_with(tmp_path: Path) -> None:
         with contextlib.suppress(ZeroDivisionError), atomic_open(path, resume=True) as file:
             assert file.read() == there
             file.write(written)
-            with pytest.raises(UserError, match=r"another process is writing .*a\.txt\.partial; wait for its end"):
+            with pytest.raises(UserError, match=r"another process is writing .*a\.txt\.partial; wait for it to end"):
                 atomic_open(path, resume=True).__enter__()
             raise ZeroDivisionError
         assert [p.name for p in tmp_path.iterdir()] == ["a.txt.partial"]

@@ -35,7 +35,7 @@ from minitrans.translate.metrics import choose_threshold, score
 from minitrans.translate.translator import Translator
 
 Capture = pytest.CaptureFixture[str]
-IN_USE_MESSAGE = "is in use by another process; wait for its end"
+IN_USE_MESSAGE = "is in use by another process; wait for it to end"
 
 
 # -- The folder -----------------------------------------------------------------------------------------------------
