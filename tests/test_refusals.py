@@ -154,7 +154,7 @@ BAD_SETTINGS = [
     ("a: &a [x, x, x]\nb: &b [*a, *a, *a]\ndata: {splits: *b}", "settings have no aliases, such as *a"),
     ("model: {d_model: 8}\nmodel: {d_model: 16}", " is not YAML: model is given twice; correct it"),
     ("data: {max_length: 8, path: x, max_length: 16}", " is not YAML: max_length is given twice; correct it"),
-    ("data: " + "[" * 21 + "]" * 21, "it nests more than 20 deep"),
+    ("data: " + "[" * 21 + "]" * 21, "it is nested more than 20 deep"),
     ("data: " + "[" * 60_000, " is not YAML: "),
     ("data: {path: " + "x" * 70_000 + "}", " has more than 65536 bytes"),
 ]
@@ -290,7 +290,7 @@ BAD_CORPORA: list[tuple[Mapping[str, str | bytes], str]] = [
     ({"train.jsonl": '{"en": "\\ud800", "zh": "a"}\n'}, "train.jsonl, line 1: ... half a surrogate pair"),
     ({"train.jsonl": JSONL + json.dumps({"en": "\ud800" * 9_999, "zh": ""})}, "train.jsonl, line 2: ... hold"),
     ({"train.tsv": TSV, "train.tsv.gz": GZIP_BYTES}, "train.tsv.gz: there is also train.tsv; keep one of them"),
-    ({"train-1.tsv": TSV, "train-2.csv": TSV}, "train-2.csv has another format than train-1.tsv; give all parts"),
+    ({"train-1.tsv": TSV, "train-2.csv": TSV}, "train-2.csv differs in format from train-1.tsv; give all parts"),
     ({"train.1.tsv": TSV, "train.2.tsv": TSV + "two\n"}, "train.2.tsv, line 3: 1 fields, but the header has 2"),
     ({"train.1.en": "a\n", "train.1.zh": "a\n", "train.2.en": "a\n"}, "train.2.zh is missing, the other side"),
     ({"train.1.parquet": PARQUET_BYTES, "train.2.parquet": b"PAR1"}, "train.2.parquet: not a readable Parquet file"),
@@ -318,7 +318,7 @@ BAD_RUN_CONFIGS = [
     ("data: {path: x, source: a, target: b, min_length: 1.5}", "run/config.yaml: no usable data section"),
     ("data: {path: x}", "run/config.yaml: no usable data section"),
     ("data: {path: x, source: a, target: b, sauce: c}", "run/config.yaml: no usable data section"),
-    ("data: {path: gone, source: en, target: zh}", "; if the run's corpus has moved, give its place with --data"),
+    ("data: {path: gone, source: en, target: zh}", "; if the run's corpus has moved, say where it is with --data"),
     ("data: {path: 'memory://a', source: en, target: zh}", "its corpus is at memory://a; to read it there, give --dat"),
 ]
 

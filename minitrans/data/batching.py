@@ -40,7 +40,7 @@ def plan_batches(
         rng: Shuffles; None keeps ties in order and the longest batch first.
 
     Returns:
-        Row numbers (int64), one array a batch; every row is in exactly one.
+        Row numbers (int64), one array per batch; every row is in exactly one.
     """
     widths = np.maximum(src_lengths, tgt_lengths)
     rows = np.arange(len(widths)) if rng is None else rng.permutation(len(widths))
@@ -53,7 +53,7 @@ def plan_batches(
 
 
 def batches_of_rank(batches: Sequence[IntArray]) -> list[IntArray]:
-    """Return the batches of this process. All processes take turns, and equally many: the last may have no rows."""
+    """Return the batches of this process. All take turns and get equally many: the last one may have no rows."""
     filled = [*batches, *[_EMPTY_INT_ARRAY] * (-len(batches) % n_processes())]
     return filled[rank() :: n_processes()]
 
@@ -64,7 +64,7 @@ class Batch(NamedTuple):
     Attributes:
         src_ids: (B, S) source pieces, then EOS.
         tgt_in: (B, T) BOS, then target pieces: what the decoder reads.
-        tgt_out: (B, T) target pieces, then EOS: what it has to say.
+        tgt_out: (B, T) target pieces, then EOS: what it has to predict.
     """
 
     src_ids: Tensor
@@ -73,7 +73,7 @@ class Batch(NamedTuple):
 
 
 def id_rows(rows: Sequence[Sequence[int]]) -> IdRows:
-    """Make rows of ids, int32, of a list of lists."""
+    """Make rows of ids, int32, from a list of lists."""
     return pa.array(rows, ID_ROWS)
 
 
@@ -83,9 +83,9 @@ def row_lengths(rows: IdRows) -> IntArray:
 
 
 def to_padded_tensor(rows: IdRows, pad_id: int, bos_id: int | None = None, eos_id: int | None = None) -> Tensor:
-    """Stack the rows, one at least, into a tensor (N, longest row), int64, filled up with `pad_id` on the right.
+    """Stack the rows, at least one, into a tensor (N, longest row), int64, filled up with `pad_id` on the right.
 
-    BOS comes before and EOS after each if they are given.
+    BOS comes before and EOS after each row, if they are given.
     """
     first = 0 if bos_id is None else 1
     last = first + row_lengths(rows)

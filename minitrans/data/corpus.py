@@ -40,9 +40,9 @@ _PIECE = r"(?s)(.*?)(?:\[(-?[0-9]{1,12}%?)?:(-?[0-9]{1,12}%?)?\])?"  # a split, 
 _VALIDATION_SPLIT_NAMES = ("valid", "val", "validation", "dev")  # the first of these that is there becomes `valid`
 
 _READER_VERSION = 1  # raise it when the same files are read differently: what was kept on disk is then read again
-_TOKENIZER_PAIRS = 100_000  # the tokenizer sees no more: a million take far longer, and spell no text shorter
+_TOKENIZER_PAIRS = 100_000  # the tokenizer sees no more: a million take far longer, and do not make its output shorter
 _ID_SCHEMA = pa.schema({"src_ids": ID_ROWS, "tgt_ids": ID_ROWS})
-# Of Python's ways to start a process, the one in which it begins with the signals blocked that are blocked here.
+# The start method with which a new process has the same signals blocked from the beginning as this one.
 _START_METHOD = get_context("fork") if sys.platform == "linux" else get_context("spawn")
 _PAIRS_PER_PROCESS = 50_000  # with fewer to tokenize, starting another process takes longer than it saves
 
@@ -60,7 +60,7 @@ def load_corpus(config: DataConfig) -> DatasetDict:
         `validation` or `dev`), then the others under their own names; or those that `splits` names.
 
     Raises:
-        UserError: The corpus is not there, lacks a split or a language, its text is faulty, or `cache_dir` cannot be
+        UserError: The corpus is missing, lacks a split or a language, its text is faulty, or `cache_dir` cannot be
             written.
     """
     splits = _read_splits(config)
@@ -91,7 +91,7 @@ def find_pair_numbers(config: DataConfig, reader: Reader, wanted: Container[tupl
 
 
 def load_run_corpus(run: Path, path: str | None = None) -> DatasetDict:
-    """Load the corpus that a run was trained on, or another one of the same languages.
+    """Load the corpus that a run was trained on, or another one in the same languages.
 
     Args:
         run: The run folder; the section `data` of its config.yaml names the corpus, by a path from the working folder,
@@ -118,7 +118,7 @@ def load_run_corpus(run: Path, path: str | None = None) -> DatasetDict:
     try:
         return load_corpus(replace(config, path=str(folder)))
     except UserError as error:
-        raise UserError(f"{error}; if the run's corpus has moved, give its place with --data") from error
+        raise UserError(f"{error}; if the run's corpus has moved, say where it is with --data") from error
 
 
 def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | None = None) -> Tokenizer:
@@ -148,7 +148,7 @@ def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | No
         write_file(path, tokenizer.proto)
     if tokenizer.vocab_size < config.vocab_size:
         logger.warning(
-            "the text yields only %d pieces of the %d asked for: tokenizer.vocab_size is lowered to that",
+            "the text yields only %d of the %d pieces asked for: tokenizer.vocab_size is lowered to that",
             tokenizer.vocab_size,
             config.vocab_size,
         )
@@ -190,7 +190,7 @@ def read_id_rows(pairs: Dataset, purpose: str, max_len: int, limits: DataConfig 
         pairs: A split with `src_ids` and `tgt_ids`.
         purpose: What the pairs are for, for the message.
         max_len: Most tokens of either side, EOS (or BOS) counted.
-        limits: Its limits of length apply as well; None: no others.
+        limits: The length limits in these settings apply as well; None: no others.
 
     Raises:
         UserError: No pair is left.
@@ -219,7 +219,7 @@ def _tokenize_part(path: Path, pairs: Dataset, tokenizer: Tokenizer, split: str)
 
 
 def _tokenize_in_worker(*part: Any) -> None:
-    """Tokenize a part, until SIGTERM; if that fails, the main process tries again, and says why it cannot."""
+    """Tokenize a part, until SIGTERM; if that fails, the main process tries again, and reports the error."""
     with suppress(BaseException):
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
@@ -227,8 +227,8 @@ def _tokenize_in_worker(*part: Any) -> None:
 
 
 def _run_processes(workers: Sequence[BaseProcess]) -> None:
-    """Wait until all have ended; if that is interrupted, end them."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])  # theirs from the beginning
+    """Start the workers and wait until all have ended; if that is interrupted, end them."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])  # in the workers from the start
     try:
         for worker in workers:
             worker.start()
@@ -269,7 +269,7 @@ def _read_split(split: OpenSplit, config: DataConfig) -> Dataset:
 
 
 def _cache_tables(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> Dataset:
-    """Write tables into a file of the cache, unless it is there; the data set that it holds, mapped into memory."""
+    """Write tables into a file of the cache, unless it exists; return its data set, mapped into memory."""
     if not path.is_file():
         with atomic_open(path) as file, pa.ipc.new_stream(file, schema) as writer:
             for table in tables:
@@ -278,7 +278,7 @@ def _cache_tables(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> 
 
 
 def _read_splits(config: DataConfig) -> dict[str, Dataset]:
-    """Read the splits under the names that they are to have, no others; `valid` keeps the one that it has."""
+    """Read the splits under the names that they are to have, no others; the validation split keeps its name."""
     opened = open_splits(config)
 
     @cache

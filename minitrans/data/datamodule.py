@@ -1,4 +1,4 @@
-"""Feeds Lightning with batches, and lets it stop in the middle of an epoch and resume there."""
+"""Feeds batches to Lightning, and lets it stop in the middle of an epoch and resume there."""
 
 import zlib
 from collections import Counter, UserList
@@ -29,10 +29,10 @@ class TranslationDataModule(LightningDataModule):
         corpus: What `load_corpus` has returned, if it has been called already.
 
     Attributes:
-        text_checksum: Of the pairs of `valid` and, unless it is a stream, `train`.
+        text_checksum: Checksum of the pairs of `valid` and, unless it is a stream, `train`.
 
     Raises:
-        UserError: The corpus is not there or faulty, or none of its pairs is short enough.
+        UserError: The corpus is missing or faulty, or none of its pairs is short enough.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class TranslationDataModule(LightningDataModule):
         return [split for split in self._corpus if split not in ("train", "valid")]
 
     def texts(self, split: str) -> tuple[list[str], list[str]]:
-        """Return the source lines and the target lines of a split, none left out but empty ones of `train`."""
+        """Return the source lines and the target lines of a split, without pairs of `train` that have an empty side."""
         pairs = self._corpus[split]
         return pairs["source"][:], pairs["target"][:]
 
     def source_words(self) -> list[str] | None:
-        """Return the different words of all sources that are trained on, of a stream those read so far.
+        """Return the different words of all training sources, or of those that a stream has read so far.
 
-        The most frequent come first. None means that they are too many.
+        The most frequent come first. None means that there are too many.
         """
         counts: Counter[str] | None = Counter()
         if isinstance(self._train, StreamLoader):
@@ -103,6 +103,6 @@ class TranslationDataModule(LightningDataModule):
         return None if counts is None else sorted(counts, key=lambda word: (-counts[word], word))
 
     def find_line_numbers(self, batch: Batch) -> list[int]:
-        """Return the lines, as `find_pair_numbers` counts them, of the pairs of a batch that are as in the corpus."""
+        """Return the line numbers, see `find_pair_numbers`, of those pairs of a batch that have not been changed."""
         sides = (map(self.tokenizer.decode, ids.tolist()) for ids in (batch.src_ids, batch.tgt_out))
         return find_pair_numbers(self.config, self.tokenizer.reader, {*zip(*sides, strict=True)})

@@ -21,11 +21,11 @@ logger = logging.getLogger("minitrans")
 
 
 class PairHashes(NamedTuple):
-    """64 bits (uint64) for each of N pairs, alike where `clean` makes the text alike: a million of them take 16 MB.
+    """64 bits (uint64) for each of N pairs, equal where `clean` makes the texts equal: a million of them take 16 MB.
 
     Attributes:
-        sources: Of the sources.
-        pairs: Of both sides.
+        sources: Hashes of the sources.
+        pairs: Hashes of both sides.
     """
 
     sources: npt.NDArray[np.uint64]
@@ -47,7 +47,7 @@ def _hash_lines(lines: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
 
 
 def empty_sides(pairs: pa.Table) -> BoolArray:
-    """Tell which of the N pairs have a side that `clean` leaves empty: of control characters and separators alone."""
+    """Tell which of the N pairs have a side that `clean` leaves empty: with only control characters and separators."""
     sides = pairs["source"], pairs["target"]
     full = pc.and_(*(pc.match_substring_regex(side, r"[^\x00-\x1f\x7f-\x9f\x{2581}\pZ]") for side in sides))
     return ~full.to_numpy()
@@ -59,7 +59,7 @@ def source_overlaps(hashes: PairHashes, others: Mapping[str, PairHashes], counte
     for split, other in others.items():
         same = np.isin(hashes.sources, other.sources) & counted
         both = (np.isin(hashes.pairs, other.pairs) & counted).sum()
-        faults[f"their source stands in {split} too ({both} with the same target)"] = same
+        faults[f"their source is also in {split} ({both} with the same target)"] = same
     return faults
 
 
@@ -73,7 +73,7 @@ def duplicate_pairs(hashes: PairHashes) -> BoolArray:
 def length_faults(
     src_lengths: IntArray, tgt_lengths: IntArray, max_len: int, limits: DataConfig | None
 ) -> dict[str, BoolArray]:
-    """Tell which of the N pairs break which limit of length.
+    """Tell which of the N pairs break which length limit.
 
     Args:
         src_lengths: (N,) source lengths in tokens, EOS counted.
@@ -96,10 +96,10 @@ def length_faults(
 
 
 def mark_kept(faults: Mapping[str, BoolArray], purpose: str) -> BoolArray:
-    """Tell which of the N pairs have none of the faults; the others are counted in the log, each under its first.
+    """Tell which of the N pairs have none of the faults; the others are counted in the log, each under its first fault.
 
     Args:
-        faults: By what is wrong, which pairs have it; one at least.
+        faults: For each fault, which pairs have it; at least one fault.
         purpose: What the pairs are for, as the message says.
     """
     kept = ~np.zeros_like(next(iter(faults.values())))

@@ -22,8 +22,8 @@ class Buffer(NamedTuple):
         tgt: Rows of target ids, without special ids.
         epoch: How often the corpus has been read before.
         first_pair_number: Number of the first pair in this epoch.
-        begin_state: What a loader saves to resume where they begin.
-        end_state: What it saves to resume where they end.
+        begin_state: What a loader saves to resume where the pairs begin.
+        end_state: What it saves to resume where the pairs end.
     """
 
     src: IdRows
@@ -37,16 +37,16 @@ class Buffer(NamedTuple):
 class ResumableLoader(ABC):
     """Yields `Batch`es, and can resume where a run stopped.
 
-    A buffer of pairs is cut into batches by `plan_batches`, which come in random order. They depend on the pairs, the
-    settings, the seed and the number of the buffer alone. Several processes take them in turn, all equally many, so
-    the last one of some may have no rows.
+    A buffer of pairs is cut into batches by `plan_batches`, which come in random order. They depend only on the pairs,
+    the settings, the seed and the number of the buffer. Several processes take them in turn and get equally many, so
+    the last batch of some may have no rows.
 
     Args:
         special_ids: PAD, BOS and EOS.
         batch_tokens: Most tokens of either side in a batch, padding counted.
         seed: Seed of the shuffling, 0 or more.
-        noise: Changes some of the pairs, none that are reversed.
-        reversed_epochs: For that many epochs at first, half of the pairs have source and target exchanged.
+        noise: Changes some of the pairs, but none that are reversed.
+        reversed_epochs: For this many epochs at first, half of the pairs have source and target exchanged.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class EpochLoader(ResumableLoader):
         self._n_batches = len(plan_batches(row_lengths(src) + 1, row_lengths(tgt) + 1, batch_tokens, None))
 
     def __len__(self) -> int:
-        """Number of batches that each process takes in an epoch, the same in all of them."""
+        """Number of batches that each process takes in an epoch, the same in every epoch."""
         return -(-self._n_batches // n_processes())
 
     def buffers_from(self, place: dict[str, Any]) -> Iterator[Buffer]:

@@ -66,7 +66,7 @@ def change_word(text: str, least: int, rng: random.Random, change: Callable[[str
     return text[: word.start()] + change(word[0], rng) + text[word.end() :]
 
 
-# What each kind makes of a pair of clean texts, by changing the source or both; the last is the target language.
+# What each kind makes of a pair of clean texts, by changing the source or both; the last input is the target language.
 NOISES: dict[str, Callable[[str, str, random.Random, str], Pair]] = {
     "capitals": lambda s, t, rng, _: (change_word(s, 2, rng, lambda word, _: word.upper()), t),
     "title": lambda s, t, *_: (re.sub(r"(?<![\w'])[^\W\d_]", lambda letter: letter[0].upper(), s), t),
@@ -92,9 +92,9 @@ class Noise:
 
     Args:
         shares: For each kind of noise, the share of pairs that get it first.
-        tokenizer: Of the pairs.
-        language: That of the targets.
-        max_len: Most tokens of either side, EOS (or BOS) counted; what would be longer or empty is not changed.
+        tokenizer: The pairs' tokenizer.
+        language: Language of the targets.
+        max_len: Most tokens of either side, EOS (or BOS) counted; what would become longer or empty stays as it is.
         seed: Seed of what is drawn, 0 or more.
     """
 
@@ -133,7 +133,7 @@ class Noise:
         return noisy_src, noisy_tgt
 
     def _add_noise(self, source: str, target: str, random_bits: int) -> Pair:
-        """A pair with noise; `random_bits` decide which, and are among the numbers that give some."""
+        """A pair with noise, chosen by `random_bits`, which must be low enough to give some."""
         rng, first, before = random.Random(random_bits), random_bits / 2.0**64, target
         while source and target and first < self._bounds[-1]:
             kind = self._kinds[bisect.bisect(self._bounds, first)]

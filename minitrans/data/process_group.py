@@ -1,4 +1,4 @@
-"""What the processes of one training tell each other; a process that trains alone tells itself, at no cost."""
+"""What the processes of a training run send to each other; for a process that trains alone, this costs nothing."""
 
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ def rank() -> int:
 
 
 def n_processes() -> int:
-    """How many there are, on all machines."""
+    """The number of processes, on all machines."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -25,7 +25,7 @@ def own_slice(n: int) -> slice:
 
 
 def sum_over_processes(numbers: list[float], device: torch.device) -> list[float]:
-    """Add up each number over the processes, in float64; all of them have to call it.
+    """Add up each number over the processes, in float64; all processes have to call this.
 
     Args:
         numbers: As many in each process.
@@ -39,7 +39,7 @@ def sum_over_processes(numbers: list[float], device: torch.device) -> list[float
 
 
 def all_gather(value: T) -> list[T]:
-    """Return what each process calls it with, in the order of their ranks; all of them have to call it."""
+    """Return the value that each process passes, in the order of their ranks; all processes have to call this."""
     if n_processes() == 1:
         return [value]
     values = [value] * n_processes()

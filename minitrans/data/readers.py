@@ -1,8 +1,8 @@
 """Reads parallel text from a folder or from the Hugging Face hub: every kind becomes a stream of source and target.
 
-A folder may lie elsewhere, at an address such as s3://bucket/corpus that fsspec knows. A split may be in many files.
+A folder may be remote, at an address such as s3://bucket/corpus that fsspec knows. A split may be in many files.
 
-The hub is left to `datasets`. Files are read here, because its readers take no Parquet with columns of some types, and
+The hub is left to `datasets`. Files are read here, because its readers reject Parquet with columns of some types, and
 change text silently: they fill up a row of a tsv or csv that is too short, shift the columns of one that is too long,
 end a line at a carriage return in it, turn the JSON string "2020-01-01" into a time, and cannot say which line of a
 file is not UTF-8.
@@ -60,10 +60,10 @@ class OpenSplit(NamedTuple):
 
 
 def open_splits(config: DataConfig) -> dict[str, Callable[[], OpenSplit]]:
-    """Find all splits of a corpus, under the names that its files or the hub give them; a call opens one.
+    """Find all splits of a corpus, under the names that its files or the hub give them; a call opens the split.
 
     Raises:
-        UserError: The corpus is not there, or its files do not fit together; or the call's cannot be read.
+        UserError: The corpus is missing, or its files do not fit together; in the call, they cannot be read.
     """
     if not is_path(config.path):
         return _open_hub(config)
@@ -176,14 +176,14 @@ def _find_files(config: DataConfig) -> dict[str, list[tuple[UPath, ...]]]:
             [missing] = {*sides} - {*lines}
             raise UserError(
                 f"{folder / f'{name}{missing}'} is missing, the other side of {endings[lines[0]]}; "
-                "add it, one sentence a line, or move that away"
+                "add it, one sentence per line, or move that file away"
             )
         if len(tables) > (not lines):
             raise UserError(f"{endings[tables[-1]]}: {name} exists in another format too; keep one of them")
         part = tuple(endings[ending] for ending in lines or tables)
         parts = files.setdefault(_split_of_stem(name, plain_files), [])
         if parts and [*map(_file_format, parts[0])] != [*map(_file_format, part)]:
-            raise UserError(f"{part[0]} has another format than {parts[0][0].name}; give all parts of a split the same")
+            raise UserError(f"{part[0]} differs in format from {parts[0][0].name}; give all parts of a split the same")
         parts.append(part)
     return files
 
@@ -282,7 +282,7 @@ def _json_pairs(path: UPath, config: DataConfig) -> Iterator[tuple[str, str]]:
         where = f"{path}, line {number}"
         try:
             row = json.loads(line)
-        except (ValueError, RecursionError) as error:  # the latter from brackets in thousands
+        except (ValueError, RecursionError) as error:  # the latter from thousands of brackets
             raise UserError(f"{where}: not JSON ({error})") from error
         row = row if isinstance(row, dict) else {}
         row = row["translation"] if isinstance(row.get("translation"), dict) else row

@@ -1,6 +1,6 @@
 """What settings may be: kinds of numbers for their annotations, and the YAML files that hold them.
 
-The name of a kind is what a message and --help say of it. A type checker sees the plain number.
+The name of a kind is what messages and --help call it. A type checker sees the plain number.
 """
 
 import os
@@ -47,7 +47,7 @@ def read_safe_yaml(path: str | Path, load: Callable[[str], Any] = yaml.safe_load
         Plain data: mappings, lists, texts, numbers, truth values and null.
 
     Raises:
-        UserError: It cannot be read, is no YAML, or is larger than settings are: in bytes, in depth, or by aliases,
+        UserError: It cannot be read, is not YAML, or is larger than settings are: in bytes, in depth, or by aliases,
             a few of which may stand for billions of items.
     """
     if os.path.exists(path) and not os.path.isfile(path):  # a pipe could be read only once, or would never end
@@ -58,7 +58,7 @@ def read_safe_yaml(path: str | Path, load: Callable[[str], Any] = yaml.safe_load
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; give the path of a YAML file") from error
     if len(content) > _MAX_BYTES:
-        raise UserError(f"{path} has more than {_MAX_BYTES} bytes; these are no settings")
+        raise UserError(f"{path} has more than {_MAX_BYTES} bytes, too many for settings")
     try:
         text, loader = content.decode(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         _check_depth_and_aliases(yaml.parse(text, loader))
@@ -73,13 +73,13 @@ def _check_depth_and_aliases(events: Iterable[yaml.Event]) -> None:
     for event in events:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _MAX_DEPTH:
-            raise yaml.YAMLError(f"it nests more than {_MAX_DEPTH} deep")
+            raise yaml.YAMLError(f"it is nested more than {_MAX_DEPTH} deep")
         if isinstance(event, yaml.AliasEvent):
             raise yaml.YAMLError(f"settings have no aliases, such as *{event.anchor}")
 
 
 def _check_keys(node: yaml.Node | None) -> None:
-    """A key that stands twice in one mapping would lose its first value silently."""
+    """Refuse a key that is given twice in one mapping: its first value would be lost silently."""
     seen = set()
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         if key.value in seen:

@@ -33,7 +33,7 @@ class DataConfig:
         streaming: Read the training pairs one after another while training, and keep none: for corpora too large for
             memory.
         shuffle_buffer: Pairs that are held in memory, sorted by length and shuffled together when streaming.
-        reversed_epochs: For that many epochs at first, half of the pairs are reversed, to be translated from target to
+        reversed_epochs: For this many epochs at first, half of the pairs are reversed, to be translated from target to
             source, without noise: this way a model learns more from a small corpus (Ding et al. 2021).
         noise: Shares of the training pairs that get noise, as people type, drawn again in each epoch, such as
             {lower: 0.1, typo: 0.05}; the kinds are capitals, title, lower, no_end, more_ends, other_end,

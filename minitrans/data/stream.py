@@ -39,7 +39,7 @@ class StreamLoader(ResumableLoader):
         others: The splits whose sources training must not see if `deduplicate` is set.
 
     Attributes:
-        words: How often each word is in the sources read so far; None if they are too many.
+        words: How often each word is in the sources read so far; None if there are too many.
 
     Raises:
         UserError: There is no training split; while iterating: it cannot be read, or none of its pairs is usable.
@@ -88,7 +88,7 @@ class StreamLoader(ResumableLoader):
             begin = {"pairs": self._beginning, "epoch": begin["epoch"] + 1, "first": 0}
 
     def _tokenize_usable_pairs(self, pairs: pa.Table, log_left_out: bool, counted: bool) -> tuple[IdRows, IdRows]:
-        """Return the usable pairs; the log counts the others if asked; words are not counted again."""
+        """Return the usable pairs; log how many are left out if asked, and count words unless they are `counted`."""
         faults = [empty_sides(pairs)]  # counted by `load_corpus` already, as are the repeated ones
         if self._config.deduplicate:
             hashes = hash_pairs(pairs)
@@ -125,7 +125,7 @@ def add_word_counts(counts: Counter[str] | None, lines: Iterable[str]) -> Counte
     """Add the words of some lines to `counts`; return None if there are too many different ones, now or before."""
     if counts is None:
         return None
-    for part, n in Counter(part for line in lines for part in line.split()).items():  # most stand there many times
+    for part, n in Counter(part for line in lines for part in line.split()).items():  # most occur many times
         for word in split_lowercase_words(part):
             counts[word] += n
         if len(counts) > MAX_WORDS:

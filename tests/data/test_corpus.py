@@ -262,9 +262,9 @@ def test_what_stands_in_two_splits_is_counted_or_left_out(tmp_path: Path, caplog
     corpus = load_corpus(data_config(folder))
     assert pairs_of_split(corpus, "train") == [pair for pair in train if pair[0]]
     counted = [
-        "1 of 3 validation pairs: their source stands in test too (0 with the same target)",
-        "1 of 9 training pairs: their source stands in valid too (1 with the same target)",
-        "1 of 9 training pairs: their source stands in test too (0 with the same target)",
+        "1 of 3 validation pairs: their source is also in test (0 with the same target)",
+        "1 of 9 training pairs: their source is also in valid (1 with the same target)",
+        "1 of 9 training pairs: their source is also in test (0 with the same target)",
         "1 of 9 training pairs: the same as an earlier pair",
         "left out 2 of 9 training pairs: one side is empty",
     ]
@@ -305,7 +305,7 @@ def test_a_tokenizer_is_trained_once(
     assert not caplog.messages
     lowered = train_tokenizer(train, TokenizerConfig(8000))
     assert lowered.vocab_size < 8000
-    warning = f"the text yields only {lowered.vocab_size} pieces of the 8000 asked for: tokenizer.vocab_size is lowered"
+    warning = f"the text yields only {lowered.vocab_size} of the 8000 pieces asked for: tokenizer.vocab_size is lowered"
     assert [message[: len(warning)] for message in caplog.messages] == [warning]
 
     caplog.clear()

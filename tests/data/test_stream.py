@@ -202,7 +202,7 @@ def test_filters_hold_in_a_stream(tmp_path: Path, tokenizer: Tokenizer, caplog: 
     assert sorted(got) == sorted(good)
     assert caplog.messages == [
         "left out 1 of 86 first training pairs: one side is empty",
-        "left out 1 of 86 first training pairs: their source stands in valid too (0 with the same target)",
+        "left out 1 of 86 first training pairs: their source is also in valid (0 with the same target)",
         "left out 1 of 86 first training pairs: the same as an earlier pair",
         "left out 1 of 27 first training pairs: longer than max_len, 20 tokens",
         "left out 1 of 27 first training pairs: lengths further apart than data.max_length_ratio, 3",
