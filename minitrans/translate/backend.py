@@ -25,13 +25,13 @@ T = TypeVar("T")
 logger = logging.getLogger("minitrans")
 
 PLAIN_NAME, COMPILED_NAME = "PyTorch", "compiled C++"
-_backend_by_task: dict[str, str] = {}  # by the kind of work, what does it in this process
+_backend_by_task: dict[str, str] = {}  # for each kind of work, what does it in this process
 
 
 def make_batch_loss(
     model: Transformer, mode: CompiledMode, device: torch.device, dtype: torch.dtype
 ) -> loss.BatchLossFn:
-    """Return what computes the loss of batches of a model to be trained on `device`, with products in `dtype`.
+    """Return a function for the loss of batches of a model to train on `device`, with products in `dtype`.
 
     The model's weights are read at each batch.
     """
@@ -40,18 +40,18 @@ def make_batch_loss(
 
 
 def make_stepper(model: Transformer, mode: CompiledMode) -> Stepper[Any]:
-    """Return what decodes with a model in eval mode: a `CachedStepper`, or compiled code with a copy of the weights."""
+    """Return a stepper for a model in eval mode: a `CachedStepper`, or compiled code with a copy of the weights."""
     return _try_compiled(mode, "decoding", lambda compiled: compiled.compiled_stepper(model)) or CachedStepper(model)
 
 
 def can_verify_compiled(mode: CompiledMode) -> bool:
-    """Whether compiled code is to be verified: where it is there and can be compiled."""
+    """Whether compiled code is to be verified: whether it is present and can be compiled."""
     both = f"{PLAIN_NAME} and {COMPILED_NAME}"
     return _try_compiled(mode, "verification", lambda compiled: compiled.compile_libraries(), both) or False
 
 
 def describe_backends() -> str:
-    """For each kind of work that has been asked for in this process, what does it; the last answer counts."""
+    """What does each kind of work requested in this process so far; the latest choice counts."""
     return ", ".join(f"{work} in {who}" for work, who in _backend_by_task.items())
 
 
@@ -75,14 +75,14 @@ def _try_compiled(mode: CompiledMode, work: str, use: Callable[[Any], T], admitt
     except ModuleNotFoundError as error:
         if error.name != "minitrans.compiled":
             raise
-        reason, level = "the folder minitrans/compiled is not there", logging.INFO
+        reason, level = "the folder minitrans/compiled is missing", logging.INFO
     if mode == "require":
-        raise UserError(f"compiled code is required, and may not do the {work}: {reason}; give auto or off")
+        raise UserError(f"compiled code is required, but may not do the {work}: {reason}; give auto or off")
     log_once(level, f"{work} takes the plain and slower path: {reason}")
     return None
 
 
 @functools.cache
 def log_once(level: int, message: str) -> None:
-    """Log a message the first time in this process."""
+    """Log a message, once in this process."""
     logger.log(level, message)

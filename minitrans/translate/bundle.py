@@ -22,17 +22,17 @@ from minitrans.text import reading
 from minitrans.text.tokenizer import Tokenizer
 
 WEIGHTS, METADATA, TOKENIZER, WORDS = "model.safetensors", "model.json", "tokenizer.model", "words.txt"
-# Limits of what no weight confirms: the table of positions, and the small files.
+# Limits on what the weights do not confirm: the table of positions, and the small files.
 MAX_POSITIONS_NUMEL = 1 << 24  # numbers in the table of positions, max_len times d_model; 16,384 positions at 1,024
 _MAX_SMALL_FILE_BYTES = 1 << 26  # bytes; a SentencePiece model of 250,000 pieces has less than a tenth
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """Below which score a translation is probably wrong, and what wrong means; see `metrics.choose_threshold`.
+    """The score below which a translation is probably wrong, and what wrong means; see `metrics.choose_threshold`.
 
     Attributes:
-        score: In nats a token: a mean log-probability.
+        score: A mean log-probability, in nats per token.
         chrf: A translation is wrong if it equals no reference and, where this is given, has a sentence chrF (0 to 100)
             below it.
     """
@@ -43,14 +43,14 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Bundle:
-    """All that translating needs.
+    """Everything that translating needs.
 
     Attributes:
         model: In eval mode, float32.
         tokenizer: Agrees with the model on the vocabulary and the special ids.
         source: Language translated from, say "en".
         target: Language translated to, say "zh".
-        source_words: The different words that training showed, as `reading.split_lowercase_words` splits sources, each
+        source_words: The different words seen in training, as `reading.split_lowercase_words` splits sources, each
             with its rank by frequency, from 0; None where they are not known.
         threshold: When a translation is probably wrong; None where that is not known.
     """
@@ -86,7 +86,7 @@ def save_bundle(folder: Path, bundle: Bundle) -> None:
 
 
 def save_words(folder: Path, words: Iterable[str]) -> None:
-    """Write the words that training showed, one a line, the most frequent first.
+    """Write the words seen in training, one per line, the most frequent first.
 
     Raises:
         UserError: The folder cannot be written.
@@ -111,7 +111,7 @@ def save_reader_code_and_settings(folder: Path, bundle: Bundle) -> None:
 
 
 def load_bundle(folder: Path) -> Bundle:
-    """Read a bundle. Nothing in it can run code, and its sizes are checked before memory is taken.
+    """Read a bundle. Nothing in it can run code, and its sizes are checked before memory is allocated.
 
     Raises:
         UserError: The folder is not a trained run, is incomplete or damaged, or its files do not fit together.
@@ -149,17 +149,17 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     """Read the tokenizer of a run folder.
 
     Raises:
-        UserError: It is damaged, or far too large for one.
+        UserError: It is damaged, or far too large for a tokenizer.
     """
     _check_file_size(folder / TOKENIZER)
     return Tokenizer.load(folder / TOKENIZER)
 
 
 def load_word_ranks(folder: Path) -> dict[str, int]:
-    """Read the words that training showed.
+    """Read the words seen in training, each with its rank by frequency.
 
     Raises:
-        UserError: The list is missing, damaged, or far too large for one.
+        UserError: The list is missing, damaged, or far too large.
     """
     try:
         _check_file_size(folder / WORDS)

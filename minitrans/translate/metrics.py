@@ -15,7 +15,7 @@ from minitrans.text.reading import clean
 from minitrans.translate.bundle import Threshold
 from minitrans.translate.translator import Translation
 
-# These languages have no spaces, or, as Korean, too few; the others get 13a, sacreBLEU's default, which splits there.
+# These languages have no spaces or, like Korean, too few; others get sacreBLEU's default, 13a, which splits there.
 BLEU_TOKENIZERS = dict.fromkeys(("zh", "yue", "wuu", "nan", "hak", "gan", "hsn", "lzh"), "zh")
 BLEU_TOKENIZERS |= dict.fromkeys(("ja", "ko", "th", "lo", "km", "my", "shn", "bo", "dz"), "char")
 MIN_EXACT_MATCH_SHARE = 0.5  # if at least this share of translations equals a reference, all others are called wrong
@@ -140,7 +140,7 @@ def _reference_streams(references: Sequence[str], others: Sequence[Sequence[str]
 
 def _metrics(target: str, tokenize: str | None) -> tuple[BLEU, CHRF]:
     tokenize = tokenize or BLEU_TOKENIZERS.get(base_language(target), "13a")
-    # The order is 4, as usual, if any translation has 4 tokens. Of `none`, no warning that the text looks tokenized.
+    # The order is 4, as usual, if any translation has 4 tokens. `force` stops a warning that the text looks tokenized.
     return BLEU(tokenize=tokenize, effective_order=True, force=tokenize == "none"), CHRF()
 
 
@@ -158,13 +158,13 @@ def _p_value(result: Result, first: Result) -> float | None:
 
 @dataclass(frozen=True)
 class UnsureScores:
-    """How the mark "unsure" fits; the field names are those of `minitrans evaluate --json`.
+    """How well the mark "unsure" fits; the field names are those of `minitrans evaluate --json`.
 
     Attributes:
         unsure: Percent of translations that are marked.
-        unsure_precision: Percent of the marked that are wrong; None where none is marked.
-        unsure_recall: Percent of the wrong that are marked; None where none is wrong.
-        unsure_wrong: Which are wrong, in words.
+        unsure_precision: Percent of the marked translations that are wrong; None where none is marked.
+        unsure_recall: Percent of the wrong translations that are marked; None where none is wrong.
+        unsure_wrong: What counts as wrong, in words.
     """
 
     unsure: float

@@ -22,7 +22,7 @@ from minitrans.translate.bundle import Bundle, load_bundle
 
 # What may be another word without its apostrophe: shed, hens; but not hes.
 _AMBIGUOUS = re.compile(r"he'll|(?:she|we)'(?:ll|d)|(?!(?:s?he|that|wh\w+|how|t?here|let)'s).*'s")
-MIN_ROWS_PER_THREAD_BATCH = 8  # of a batch, about, when batches are made smaller so that there are more of them
+MIN_ROWS_PER_THREAD_BATCH = 8  # about as many per batch when batches are made smaller so that there are more of them
 MAX_REMEMBERED_ENCODINGS = 256  # of sentences: a server asks for their lengths before it has them translated
 
 logger = logging.getLogger("minitrans")
@@ -45,7 +45,7 @@ class AttentionWeights(NamedTuple):
         decoder: (L, H, T, T) from each step to the pieces read by then, `target[: t + 1]`; 0 beyond.
         cross: (L, H, T, S) from each step to the source.
         source_ids: The ids of the source's pieces.
-        target_ids: Those of the target's.
+        target_ids: The ids of the target's pieces.
     """
 
     source: list[str]
@@ -63,12 +63,12 @@ class Translation(NamedTuple):
     Attributes:
         text: The translation.
         score: What beam search ranks by, see `Hypothesis`; 0 for a blank line.
-        attention: Where the model looked; None where it was not asked for, and for a line of no or several sentences.
-        unknown_words: The words of the line that training never showed and the translation does not copy, see
+        attention: Where the model looked; None if it was not asked for, or the line has no or several sentences.
+        unknown_words: The words of the line that were not seen in training and are not copied, see
             `Translator.unknown_words`.
         unsure: Whether it is probably wrong: there are such words; or it changes a number (`has_changed_numbers`); or
             the mean log-probability of its tokens, which is its score with length penalty 1, is below the run's
-            threshold, if that has one.
+            threshold, if it has one.
     """
 
     text: str
@@ -91,13 +91,13 @@ class Translator:
     """
 
     def __init__(self, bundle: Bundle, compiled: CompiledMode = "off") -> None:
-        """Take the bundle as it is, and find what computes its steps.
+        """Take the bundle as it is, and choose what computes its steps.
 
-        Compiled code may, if `compiled` is auto and it proves to give the model's own numbers; if it is require, it has
-        to; if it is off, it does not.
+        With `compiled` auto, compiled code does if it proves to give the model's own numbers; with require, it has to;
+        with off, it does not.
 
         Raises:
-            UserError: Compiled code is required, and may not compute this model.
+            UserError: Compiled code is required, but may not compute this model.
         """
         self.bundle, self._stepper = bundle, make_stepper(bundle.model, compiled)
         self.compiled = not isinstance(self._stepper, CachedStepper)
@@ -118,7 +118,7 @@ class Translator:
 
         Raises:
             UserError: The folder is not a trained run, is incomplete or damaged, or its files do not fit together;
-                or compiled code is required, and may not compute this model.
+                or compiled code is required, but may not compute this model.
         """
         bundle = load_bundle(Path(run))
         bundle.model.to(device, dtype)
@@ -143,7 +143,7 @@ class Translator:
                 signs alone stays as it is. A sentence longer than `max_len` is cut, with a logged warning.
             beam: Hypotheses that are kept for each line; 1 is greedy.
             length_penalty: Power of the length by which a log-probability is divided, for the rank and the score.
-            batch_tokens: Source tokens in a batch, padding included and once for each beam; a longer line forms a batch
+            batch_tokens: Source tokens in a batch, padding included, counted `beam` times; a longer line forms a batch
                 of its own.
             use_cache: False computes every prefix again with the plain model: the same translations, slower.
             first_line: Number of the first line in its file, for warnings.
@@ -167,9 +167,9 @@ class Translator:
         first_line: int = 1,
         split: bool = True,
     ) -> list[Translation]:
-        """What `translate` gives, each with its score and what else a `Translation` has.
+        """The translations that `translate` gives, each with its score and the other fields of a `Translation`.
 
-        With `attention` it has the attention weights too, from one more pass over source and translation. Without
+        With `attention`, each has the attention weights too, from one more pass over source and translation. Without
         `split`, each line is one sentence, such as `to_sentences` gives. The other arguments are those of `translate`.
         """
         sources = self._tokenize_lines(lines, first_line, split)
@@ -189,7 +189,7 @@ class Translator:
         use_cache: bool = True,
         first_line: int = 1,
     ) -> list[list[Translation]]:
-        """All that beam search finds for each line, up to `beam` translations: that of `translate`, then by score.
+        """What beam search finds for each line, at most `beam` translations: that of `translate`, the others by score.
 
         The arguments are those of `translate`. A blank line has one translation, the empty one, with a score of 0. Of
         translations with the same text, only the best is returned.
@@ -223,12 +223,12 @@ class Translator:
         return self._decode_lines(sources, self._decode_batches(sources, batch_tokens, use_cache, draw, []))
 
     def unknown_words(self, line: str, translation: str = "") -> tuple[str, ...]:
-        """The words of a line that training never showed, each once: see `reading.split_lowercase_words`.
+        """The words of a line that were not seen in training, each once: see `reading.split_lowercase_words`.
 
         Words that the translation has too are left out if they have a digit, are names, written with a capital, or are
-        in addresses: they are to be copied, except for 's or the known unit of a number. Those that are read as known
-        ones, such as `dont` and `u` but not `shed`, are left out too. There are none for a run whose training showed
-        too many words to list.
+        in addresses: they are to be copied, except for 's or the known unit of a number. Words that are read as
+        known ones, such as `dont` and `u` but not `shed`, are left out too. There are none for a run that saw too many
+        words in training to list them.
         """
         known = self.bundle.source_words
         if known is None:
@@ -247,7 +247,7 @@ class Translator:
         """The sentences of a text, each of which is translated by itself."""
         if not self.split_sentences:
             return self._reader.to_sentences(text)
-        from minitrans.text.sentences import split_sentences  # not before: most commands need no rules of languages
+        from minitrans.text.sentences import split_sentences  # imported here: most commands do not need it
 
         return split_sentences(text, self.bundle.source)
 
@@ -307,7 +307,7 @@ class Translator:
         sources = [ids for line in lines for ids, _ in line]
         stepper = self._stepper if use_cache else UncachedStepper(self.bundle.model)
         threads = stepper.max_concurrent_batches
-        if threads > 1:  # a few batches for each, that all end at about the same time
+        if threads > 1:  # a few batches for each, so that all end at about the same time
             tokens = sum(map(len, sources))
             least = MIN_ROWS_PER_THREAD_BATCH * tokens // max(1, len(sources))
             batch_tokens = min(batch_tokens, max(least, tokens // (4 * threads)))

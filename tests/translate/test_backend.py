@@ -158,7 +158,7 @@ def test_without_a_compiler_the_plain_model_computes(
     for ask in (training_backend, decoding_backend):
         with pytest.raises(UserError, match="compiled code is required"):
             ask(random_model(1), "require")
-    with pytest.raises(UserError, match="compiled code is required, and may not do the verification: "):
+    with pytest.raises(UserError, match="compiled code is required, but may not do the verification: "):
         can_verify_compiled("require")
 
 
@@ -170,11 +170,11 @@ def test_without_the_folder_the_plain_model_computes_without_a_word(monkeypatch:
     REAL_LOG_ONCE.cache_clear()
     with caplog.at_level(logging.INFO, "minitrans"):  # for who wants to know
         decoding_backend(random_model(1))
-    assert caplog.messages == [f"decoding {FALLBACK}: the folder minitrans/compiled is not there"]
+    assert caplog.messages == [f"decoding {FALLBACK}: the folder minitrans/compiled is missing"]
     makers: list[Callable[[CompiledMode], object]] = [partial(f, random_model(1)) for f in (make_loss, make_stepper)]
     makers.append(can_verify_compiled)
     for ask in makers:
-        with pytest.raises(UserError, match="the folder minitrans/compiled is not there; give auto or off"):
+        with pytest.raises(UserError, match="the folder minitrans/compiled is missing; give auto or off"):
             ask("require")
 
 
@@ -337,5 +337,5 @@ def test_compiled_code_is_of_the_model_as_it_was_and_each_translator_asks_anew(
         return
     (line,) = caplog.messages
     assert line.startswith(f"decoding {FALLBACK}: ")
-    with pytest.raises(UserError, match="compiled code is required, and may not do the decoding: "):
+    with pytest.raises(UserError, match="compiled code is required, but may not do the decoding: "):
         Translator(bundle, "require")
