@@ -108,10 +108,7 @@ def test_what_cannot_run_with_the_small_models_sizes_is_refused(monkeypatch: Pat
     """As a constant for each head of the real model."""
     slopes = torch.ones(4, 1, 1)
     monkeypatch.setattr("minitrans.model.attention.attention_scores", lambda q, k: attention_scores(q, k) - slopes)
-    assert all(
-        reason.startswith("the small test model fails: RuntimeError('The size")
-        for reason in refusal_reasons()
-    )
+    assert all(reason.startswith("the small test model fails: RuntimeError('The size") for reason in refusal_reasons())
 
 
 @pytest.mark.parametrize(
