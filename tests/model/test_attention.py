@@ -1,4 +1,4 @@
-"""What test_verify_checks.py does not ask of attention: dropout, dtypes, refusals, what it computes and returns."""
+"""Attention where test_verify_checks.py does not test it: dropout, dtypes, refusals, what is computed and returned."""
 
 import math
 
@@ -31,7 +31,7 @@ def random_qkv(seed: int) -> tuple[Tensor, Tensor, Tensor]:
 # Scores, weights, output
 
 
-def test_attention_refuses_a_mask_that_is_not_one() -> None:
+def test_attention_refuses_a_mask_of_the_wrong_dtype_or_shape() -> None:
     mask = torch.ones(B, 1, TQ, TK)
     with pytest.raises(TypeError, match=r"torch\.bool"):
         scaled_dot_product_attention(*random_qkv(9), mask)
@@ -52,7 +52,7 @@ def test_dropout_drops_and_rescales_weights_and_reports_them_undropped() -> None
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_weights_are_dropped_in_training_alone(training: bool) -> None:
+def test_weights_are_dropped_only_in_training(training: bool) -> None:
     module, x = MultiHeadAttention(D, H, dropout=0.5).train(training), random_tensor(15, B, TQ, D).float()
     once, again = (module(x, x, x)[0] for _ in range(2))
     assert torch.equal(once, again) != training
@@ -70,7 +70,7 @@ def test_weights_are_dropped_in_training_alone(training: bool) -> None:
         (-6e4, torch.float16),
     ],
 )
-def test_of_very_low_scores_each_row_still_weighs_what_it_sees_and_that_alone(score: float, dtype: torch.dtype) -> None:
+def test_very_low_scores_still_give_weight_to_unmasked_keys_and_no_others(score: float, dtype: torch.dtype) -> None:
     scores = torch.full((4, 3), score, dtype=dtype)
     scores[1] = torch.tensor([score, 5.0, 9.0], dtype=dtype)
     mask = torch.tensor([[True, True, False], [True, False, False], [False, False, False], [True, True, True]])
@@ -86,7 +86,7 @@ def test_of_very_low_scores_each_row_still_weighs_what_it_sees_and_that_alone(sc
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("masked", [False, True])
-def test_weights_keep_the_dtype_of_the_queries_and_half_precision_takes_its_softmax_in_float32(
+def test_weights_have_the_dtype_of_the_queries_and_half_precision_has_its_softmax_in_float32(
     dtype: torch.dtype, masked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounding_dtype = []
@@ -100,7 +100,7 @@ def test_weights_keep_the_dtype_of_the_queries_and_half_precision_takes_its_soft
     monkeypatch.setattr(torch, "softmax", spy)
     q, k, _ = (x.to(dtype) for x in random_qkv(10))
     mask = torch.rand(B, H, TQ, TK, generator=generator(10)) < (0.5 if masked else 1.0)
-    mask[..., 0] = True  # every query has its first key
+    mask[..., 0] = True  # every query may attend to its first key
     weights = attention_weights(q, k, mask if masked else None)
     assert rounding_dtype == [torch.promote_types(dtype, torch.float32)]
     assert weights.dtype == dtype
@@ -115,7 +115,7 @@ def multi_head(seed: int) -> MultiHeadAttention:
     return randomize(MultiHeadAttention(D, H, DH), seed)
 
 
-def test_self_attention_is_one_product_and_a_cached_source_not_projected_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_self_attention_projects_in_one_product_and_a_cached_source_not_again(monkeypatch: pytest.MonkeyPatch) -> None:
     module = multi_head(3)
     x, memory = random_tensor(4, B, TQ, D), random_tensor(5, B, TK, D)
     source = KVCache(*module.project(memory, 1, 3))
@@ -126,7 +126,7 @@ def test_self_attention_is_one_product_and_a_cached_source_not_projected_again(m
         assert [weight.size(0) for _, weight, _ in projected] == [*rows, D]  # W_o is the last
 
 
-@pytest.mark.parametrize("names", ["xxy", "xyy", "xyx", "xyz"])  # which of query, key and value are one
+@pytest.mark.parametrize("names", ["xxy", "xyy", "xyx", "xyz"])  # query, key and value: equal letters are one tensor
 def test_forward_projects_each_of_three_inputs_by_its_own_matrix(names: str) -> None:
     module, tensors = multi_head(4), {name: random_tensor(seed, B, TK, D) for seed, name in enumerate("xyz", 5)}
     query, key, value = (tensors[name] for name in names)
@@ -138,19 +138,19 @@ def test_forward_projects_each_of_three_inputs_by_its_own_matrix(names: str) -> 
     assert worst_deviation(module(query, key, value, mask, need_weights=True), want) <= ATOL
 
 
-def test_weights_come_back_only_when_asked_for() -> None:
+def test_weights_are_returned_only_when_asked_for() -> None:
     x = random_tensor(6, B, TQ, D)
     assert scaled_dot_product_attention(*random_qkv(8))[1] is None
     assert multi_head(5)(x, x, x)[1] is None
 
 
-def test_attention_to_nothing_is_refused() -> None:
+def test_attention_without_new_keys_or_a_cache_is_refused() -> None:
     x = random_tensor(5, B, TQ, D)
     for key, value in ((None, None), (None, x), (x, None)):
         with pytest.raises(AssertionError, match="without new keys there has to be a cache"):
             multi_head(8)(x, key, value)
 
 
-def test_the_size_of_a_head_is_a_share_of_the_model_unless_given() -> None:
+def test_d_model_must_be_divisible_by_n_heads() -> None:
     with pytest.raises(ValueError, match=r"d_model \(7\) is not divisible by n_heads \(3\)"):
         MultiHeadAttention(7, 3)

@@ -1,4 +1,4 @@
-"""Greedy decoding, with a cache and without one; beam search, against a plain one; what is drawn at random."""
+"""Greedy decoding, with a cache and without one; beam search, against a plain implementation; sampling."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ DECODING_SEED = 5  # its rows end at eight different steps, some by EOS, some at
 
 
 def varied_model(seed: int, vocab_size: int = 11, max_len: int = 29) -> Transformer:
-    """A random model that seldom says what it has just been told, so that its outputs vary and end."""
+    """A random model that seldom repeats the token it was just fed, so that its outputs vary and end."""
     model = random_model(seed, d_model=10, vocab_size=vocab_size, max_len=max_len, tie_embeddings=False)
     with torch.no_grad():
         model.output.weight.sub_(2.0 * model.tgt_embedding.weight)
@@ -108,7 +108,7 @@ def test_the_likeliest_tokens_and_their_log_probabilities(dtype: torch.dtype) ->
 
 @torch.no_grad()
 def count_rows_unlike_full_pass(model: Transformer, src_ids: Tensor) -> int:
-    """How many decoded rows are not what a full masked pass over each of them chooses, EOS and limit included."""
+    """How many decoded rows differ from what a full masked pass over the row chooses, EOS and limit included."""
     wrong = 0
     for row, output in zip(src_ids, greedy_ids(CachedStepper(model), src_ids), strict=True):
         assert {type(id_) for id_ in output} <= {int}
@@ -122,15 +122,15 @@ def count_rows_unlike_full_pass(model: Transformer, src_ids: Tensor) -> int:
 
 
 @given(seed=st.integers(0, 2**20), vocab_size=st.integers(6, 13), max_len=st.integers(8, 31))
-def test_any_model_decodes_the_same_three_ways(seed: int, vocab_size: int, max_len: int) -> None:
+def test_cached_and_uncached_decoding_and_the_full_pass_agree(seed: int, vocab_size: int, max_len: int) -> None:
     model = varied_model(seed, vocab_size, max_len)
     src_ids = random_ids(seed + 1, [3, 5, 1, 5], 5, vocab_size)
     assert count_rows_unlike_full_pass(model, src_ids) == 0
     assert greedy_ids(CachedStepper(model), src_ids) == greedy_ids(UncachedStepper(model), src_ids)
 
 
-def test_the_lively_model_is_lively() -> None:
-    """Otherwise the tests that use it would show little."""
+def test_the_outputs_of_the_shared_model_vary_and_end() -> None:
+    """Otherwise the tests that use this model would show little."""
     outputs = greedy_ids(CACHED_STEPPER, SRC_IDS)
     assert not {PAD, BOS, EOS} & {token for output in outputs for token in output}
     by_eos = [len(output) for output, limit in zip(outputs, OUTPUT_LIMITS, strict=True) if len(output) < limit]
@@ -140,7 +140,7 @@ def test_the_lively_model_is_lively() -> None:
 
 
 @pytest.mark.parametrize("batch", [list(range(len(SOURCE_LENGTHS))), [1, 4, 5, 8]])
-def test_finished_rows_leave_at_once(batch: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_rows_leave_the_batch_at_once(batch: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     fed = record_calls(monkeypatch, Transformer, "step")
     selected = record_calls(monkeypatch, DecoderCache, "select_rows")
     outputs = greedy_ids(CACHED_STEPPER, SRC_IDS[batch])
@@ -160,7 +160,7 @@ def test_both_steppers_take_one_batch_at_a_time() -> None:
 
 @every_search
 @both_steppers
-def test_there_is_room_for_the_longest_row_and_nothing_is_recorded(
+def test_the_cache_fits_the_longest_row_and_no_gradients_are_recorded(
     make_stepper: MakeStepper, search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = record_calls(monkeypatch, decoding, "greedy_token_ids")
@@ -182,9 +182,9 @@ def test_an_empty_batch_gives_nothing(make_stepper: MakeStepper, search: Search,
 
 
 @both_steppers
-def test_everything_is_made_on_the_device_of_the_source(make_stepper: MakeStepper) -> None:
+def test_all_tensors_are_created_on_the_device_of_the_source(make_stepper: MakeStepper) -> None:
     before = greedy_ids(CACHED_STEPPER, SRC_IDS)
-    with torch.device("meta"):  # where a tensor goes that is made without a device; it cannot be computed with
+    with torch.device("meta"):  # the default device of new tensors, on which nothing can be computed
         assert greedy_ids(make_stepper(MODEL), SRC_IDS) == before
 
 
@@ -193,7 +193,7 @@ def test_everything_is_made_on_the_device_of_the_source(make_stepper: MakeSteppe
 
 @torch.no_grad()
 def plain_beam_search(model: Transformer, source: Tensor, beam: int, length_penalty: float) -> list[Hypothesis]:
-    """The same for one row without padding, from the whole vocabulary and full passes, without a cache."""
+    """Beam search for one row without padding, over the whole vocabulary, by full passes without a cache."""
     limit = length_limit(len(source), model.config.max_len)
     beginnings: list[tuple[float, list[int]]] = [(0.0, [])]
     ended: list[tuple[float, list[int]]] = []
@@ -224,14 +224,14 @@ def assert_same_hypotheses(got: list[Hypothesis], want: list[Hypothesis]) -> Non
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("beam", [1, 2, 3, 5, 20])
-def test_beam_search_is_the_plain_one_in_every_row(beam: int, length_penalty: float) -> None:
+def test_beam_search_equals_the_plain_one_in_every_row(beam: int, length_penalty: float) -> None:
     for source, hypotheses in zip(SRC_IDS, beam_search(CACHED_STEPPER, SRC_IDS, beam, length_penalty), strict=True):
         assert len(hypotheses) == beam
         assert_same_hypotheses(hypotheses, plain_beam_search(MODEL, source[source != PAD], beam, length_penalty))
 
 
 @given(st.integers(0, 1000), st.integers(1, 6), st.integers(1, 4), st.integers(6, 11))
-def test_beam_search_is_the_plain_one_for_any_model(seed: int, beam: int, n_rows: int, vocab_size: int) -> None:
+def test_beam_search_equals_the_plain_one_for_any_model(seed: int, beam: int, n_rows: int, vocab_size: int) -> None:
     model, src_ids = varied_model(seed, vocab_size, max_len=9), random_ids(seed, [4, 1, 3, 2][:n_rows], 4, vocab_size)
     for source, hypotheses in zip(src_ids, beam_search(CachedStepper(model), src_ids, beam), strict=True):
         assert_same_hypotheses(hypotheses, plain_beam_search(model, source[source != PAD], beam, 1.0))
@@ -239,9 +239,9 @@ def test_beam_search_is_the_plain_one_for_any_model(seed: int, beam: int, n_rows
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("seed", [*range(5), None])
-def test_one_beam_is_greedy_decoding(seed: int | None, dtype: torch.dtype) -> None:
+def test_beam_search_with_one_beam_is_greedy_decoding(seed: int | None, dtype: torch.dtype) -> None:
     model = varied_model(seed or 0).to(dtype)
-    if seed is None:  # all tokens are as likely
+    if seed is None:  # all tokens are equally likely
         torch.nn.init.zeros_(model.output.weight)
     stepper, src_ids = CachedStepper(model), decoding_sources(seed or 0)
     searched, greedy = beam_search(stepper, src_ids, 1, 0.6), greedy_decode(stepper, src_ids, 0.6)
@@ -269,7 +269,7 @@ def test_a_row_leaves_the_batch_with_its_last_beam(monkeypatch: pytest.MonkeyPat
         fed.clear()
         assert_same_hypotheses(hypotheses, beam_search(CACHED_STEPPER, source[source != PAD][None], 3)[0])
         ends.append(len(fed))
-    assert ends == [max(round(h.log_prob / h.score) for h in hypotheses) for hypotheses in rows]  # the longest one's
+    assert ends == [max(round(h.log_prob / h.score) for h in hypotheses) for hypotheses in rows]  # of the longest
     assert len(set(ends)) >= 3
     assert together == [(9, 1), *((3 * sum(n > t for n in ends), 1) for t in range(1, max(ends)))]
 
@@ -287,14 +287,14 @@ def test_a_row_ends_at_its_limit_with_fewer_hypotheses_than_beams(monkeypatch: p
 
 @torch.no_grad()
 def sample_prob(model: Transformer, source: Tensor, output: list[int], top: int) -> float:
-    """That `sample` draws the output and then EOS: from one masked pass, each token's share among the likeliest."""
+    """The probability that `sample` draws output + EOS: of each token, among the likeliest, by one masked pass."""
     logits = model(source[None], torch.tensor([[BOS, *output]]))[0]
     logits[:, [PAD, BOS]] = -torch.inf
     among = logits.masked_fill(logits < logits.topk(top).values[:, -1:], -torch.inf).softmax(-1)
     return among.gather(1, torch.tensor([*output, EOS])[:, None]).prod().item()
 
 
-def test_what_is_sampled_has_the_probability_that_the_full_pass_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_are_sampled_with_the_probabilities_of_the_full_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     top, n, source, seeds = 3, 2000, SRC_IDS[0, : SOURCE_LENGTHS[0]], count()  # a seed for each row
     monkeypatch.setattr(sampling, "random", SimpleNamespace(Random=lambda _: Random(next(seeds))))
     drawn = [*map(tuple, sample(CACHED_STEPPER, source.expand(n, -1), top, 0))]
@@ -306,13 +306,13 @@ def test_what_is_sampled_has_the_probability_that_the_full_pass_gives_it(monkeyp
     assert {p == 0 for p in (sample_prob(MODEL, source, [*output], top - 1) for output, _ in common)} == {True, False}
 
 
-def test_one_sampled_from_is_the_greedy_one_and_all_is_made_on_the_device_of_the_source() -> None:
+def test_sampling_from_one_token_is_greedy_and_stays_on_the_device_of_the_source() -> None:
     greedy = [hypothesis.ids for hypothesis in greedy_decode(CACHED_STEPPER, SRC_IDS)]
-    with torch.device("meta"):  # where a tensor goes that is made without a device; it cannot be computed with
+    with torch.device("meta"):  # the default device of new tensors, on which nothing can be computed
         assert sample(CACHED_STEPPER, SRC_IDS, 1, seed=7) == greedy
 
 
-def test_a_sample_depends_on_the_seed_and_the_source_alone() -> None:
+def test_a_sample_depends_only_on_the_seed_and_the_source() -> None:
     together = sample(CACHED_STEPPER, SRC_IDS, 5, seed=7)
     assert [sample(CACHED_STEPPER, row[row != PAD][None], 5, seed=7)[0] for row in SRC_IDS] == together
     assert sample(CACHED_STEPPER, SRC_IDS[[3, 3, 0]], 5, seed=7) == [together[i] for i in (3, 3, 0)]

@@ -23,7 +23,7 @@ def test_elements_are_dropped_with_probability_p_and_the_mean_stays(p: float) ->
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (1,), (8,), (30, 50)])
-def test_one_seed_says_what_is_dropped_by_the_byte_in_the_place_of_each_element(shape: tuple[int, ...]) -> None:
+def test_each_element_is_dropped_by_its_byte_drawn_from_one_seed(shape: tuple[int, ...]) -> None:
     torch.manual_seed(1)
     dropped = random_bytes(math.prod(shape), draw_seed()).view(shape) < 128
     after = torch.get_rng_state()
@@ -44,7 +44,7 @@ def test_the_bytes_are_those_of_splitmix64(seed: int) -> None:
         assert bytes(random_bytes(n, seed).tolist()) == expected[:n]
 
 
-def test_nothing_happens_outside_training_or_at_0_and_at_1_nothing_is_left() -> None:
+def test_nothing_is_dropped_outside_training_or_at_0_and_everything_at_1() -> None:
     x = torch.ones(1000)
     assert dropout(x, 0.5, training=False) is x
     assert dropout(x, 0.0, training=True) is x
@@ -54,12 +54,12 @@ def test_nothing_happens_outside_training_or_at_0_and_at_1_nothing_is_left() -> 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_shape_dtype_and_device_stay(dtype: torch.dtype) -> None:
+def test_shape_dtype_and_device_are_kept(dtype: torch.dtype) -> None:
     out = dropout(torch.ones(3, 1, 5, dtype=dtype, device="meta"), 0.5, training=True)
     assert (out.shape, out.dtype, out.is_meta) == ((3, 1, 5), dtype, True)
 
 
-def test_seeds_are_whole_numbers_of_63_bits() -> None:
+def test_seeds_are_63_bit_integers() -> None:
     torch.manual_seed(6)
     seeds = [draw_seed() for _ in range(100)]
     assert all(type(seed) is int for seed in seeds)

@@ -1,4 +1,4 @@
-"""Positions of odd sizes, the weights that layers begin with, their dropout. Their numbers: test_verify_checks.py."""
+"""Positions of odd sizes, initial weights, dropout. What layers compute is tested in test_verify_checks.py."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ X, MEMORY, CAUSAL_MASK = random_tensor(5, B, T, D), random_tensor(6, B, S, D), c
 
 @pytest.mark.parametrize("d_model", [1, 2, 5, 6, 7])
 def test_positions_equal_the_reference_also_for_odd_sizes(d_model: int) -> None:
-    with torch.device("meta"):  # where a tensor goes that is made without a device; it cannot be computed with
+    with torch.device("meta"):  # the default device of new tensors, on which nothing can be computed
         table = sinusoidal_positions(300, d_model)
     assert table.dtype == torch.float64
     assert worst_deviation([table], [torch.from_numpy(reference.sinusoidal_positions(300, d_model))]) <= ATOL
@@ -31,7 +31,7 @@ def test_positions_equal_the_reference_also_for_odd_sizes(d_model: int) -> None:
 @pytest.mark.parametrize(
     ("make", "fans"), [(lambda: MultiHeadAttention(40, 3, 17), 40 + 51), (lambda: FeedForward(40, 70, 0.0), 40 + 70)]
 )
-def test_weights_begin_with_xavier_and_biases_with_zero(make: Callable[[], nn.Module], fans: int) -> None:
+def test_initial_weights_are_xavier_and_initial_biases_zero(make: Callable[[], nn.Module], fans: int) -> None:
     torch.manual_seed(0)
     for name, parameter in make().named_parameters():
         bound = math.sqrt(6 / fans) if name.endswith("weight") else 0.0
@@ -48,7 +48,7 @@ def test_feed_forward_drops_hidden_elements() -> None:
     ("kind", "given"),
     [(EncoderLayer, (MEMORY, SRC_MASK, False)), (DecoderLayer, (X, CAUSAL_MASK, MEMORY, SRC_MASK, None, 0, False))],
 )
-def test_dropout_of_every_answer_leaves_the_stream_alone(kind: Callable[..., nn.Module], given: Any) -> None:
+def test_dropping_every_sublayer_output_leaves_the_input_unchanged(kind: Callable[..., nn.Module], given: Any) -> None:
     layer, without = (randomize(kind(D, H, DH, D_FF, p, 0.0), 0) for p in (1.0, 0.0))
     assert torch.equal(layer.train()(*given).output, given[0])
     assert torch.equal(layer.eval()(*given).output, without(*given).output)

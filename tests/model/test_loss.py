@@ -43,7 +43,7 @@ def loss_by_formula(logits: Tensor, tgt_out: Tensor, smoothing: float) -> float:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
 @pytest.mark.parametrize("lengths", [LENGTHS, [T] * B, [0] * B])
-def test_the_loss_equals_its_formula_and_padding_does_not_count(lengths: list[int], smoothing: float) -> None:
+def test_the_loss_equals_its_formula_and_ignores_padding(lengths: list[int], smoothing: float) -> None:
     logits, tgt_out = 2.0 * random_tensor(0, B, T, V), random_ids(1, lengths, T)
     loss = label_smoothed_cross_entropy(logits.requires_grad_(), tgt_out, PAD, smoothing)
     assert loss.shape == ()
@@ -61,7 +61,7 @@ ROW_COUNTS = [1, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1, 2 * CHUNK_ROWS, 2 *
 
 @pytest.fixture(params=["plain", pytest.param("compiled", marks=needs_compiled)])
 def linear_loss(request: pytest.FixtureRequest) -> LinearLoss:
-    """The model's own, and the compiled one; what one of them alone has to do is tested by itself."""
+    """The model's own loss, and the compiled one; what only one of them has to do is tested separately."""
     if request.param == "plain":
         return chunked_loss
     function: LinearLoss = import_module("minitrans.compiled.training").linear_cross_entropy
@@ -83,7 +83,7 @@ def test_a_few_rows_at_a_time_give_the_plain_loss_and_its_gradients(
         assert all(map(torch.equal, with_gradients(linear_loss, same, weight, tgt_out, smoothing), got))
 
 
-def test_only_what_is_asked_for_gets_a_gradient(linear_loss: LinearLoss) -> None:
+def test_only_inputs_that_require_a_gradient_get_one(linear_loss: LinearLoss) -> None:
     hidden, weight, tgt_out = random_case([4, 2])
     _, by_hidden, by_weight = with_gradients(linear_loss, hidden, weight, tgt_out)
     (alone,) = torch.autograd.grad(linear_loss(hidden, weight.detach(), tgt_out, PAD, 0.1), hidden)
@@ -95,7 +95,7 @@ def test_only_what_is_asked_for_gets_a_gradient(linear_loss: LinearLoss) -> None
     assert torch.equal(loss, linear_loss(hidden, weight, tgt_out, PAD, 0.1))
 
 
-def test_it_has_a_second_derivative() -> None:
+def test_the_chunked_loss_has_a_second_derivative() -> None:
     hidden, weight, tgt_out = random_case([4, 2])
 
     def second(loss_of: LinearLoss) -> tuple[Tensor, ...]:
@@ -107,7 +107,7 @@ def test_it_has_a_second_derivative() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "of_weight"), HIDDEN_WEIGHT_DTYPES)
-def test_what_seems_impossible_costs_much_but_no_infinity(
+def test_an_extremely_unlikely_target_gives_a_large_but_finite_loss(
     dtype: torch.dtype, of_weight: torch.dtype, linear_loss: LinearLoss
 ) -> None:
     hidden = torch.ones(1, 2, 1, dtype=dtype, requires_grad=True)
@@ -160,12 +160,12 @@ def test_under_autocast_the_gradients_of_all_chunks_are_added_up_in_float32() ->
     assert all(map(torch.equal, got, want))
 
 
-def test_only_a_chunk_has_logits_at_a_time_and_nothing_in_compiled_code(linear_loss: LinearLoss) -> None:
+def test_logits_exist_for_one_chunk_at_a_time_and_not_at_all_in_compiled_code(linear_loss: LinearLoss) -> None:
     assert max_logit_rows(linear_loss) == (CHUNK_ROWS if linear_loss is chunked_loss else 0)
     assert max_logit_rows(plain_loss) == 3 * CHUNK_ROWS
 
 
-def test_the_loss_of_a_batch_in_training_has_the_dropout_of_the_model() -> None:
+def test_the_loss_of_a_batch_in_training_applies_the_models_dropout() -> None:
     model = random_model(6, tie_embeddings=False).train()
     model.dropout.p = 0.5
     src_ids, tgt_in, tgt_out = random_ids(7, [4, 7, 2], 7), random_tgt_in(2, B, T), random_ids(8, LENGTHS, T)

@@ -19,7 +19,7 @@ def test_causal_mask_is_the_matrix_of_its_docstring() -> None:
 
 
 @pytest.mark.parametrize(("q_len", "offset"), [(7, 0), (1, 0), (1, 6), (3, 2), (2, 5), (4, 3), (0, 2), (0, 7)])
-def test_causal_mask_is_the_rows_of_the_queries_in_the_lower_triangle(q_len: int, offset: int) -> None:
+def test_causal_mask_is_the_query_rows_of_the_lower_triangle(q_len: int, offset: int) -> None:
     triangle = torch.ones(7, 7).tril().bool()
     assert torch.equal(causal_mask(q_len, 7, offset), triangle[None, None, offset : offset + q_len])
 

@@ -1,4 +1,4 @@
-"""Of the reference what no model is compared with: very large scores, and attention to nothing."""
+"""Cases of the reference that no model is compared with: very large scores, and attention without keys."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The whole model: its settings, dtypes, devices, parameters, limits and hooks. Its numbers: test_verify_checks.py."""
+"""The whole model: its settings, dtypes, devices, parameters, limits and hooks. Its output: test_verify_checks.py."""
 
 import dataclasses
 import math
@@ -43,13 +43,13 @@ SRC_IDS, TGT_IN = random_ids(1, LENGTHS, S), random_tgt_in(2, B, T)
         ({"n_heads": 48}, r"model\.d_model \(128\) is not divisible by model\.n_heads \(48\)"),  # but by 128 // 48
     ],
 )
-def test_settings_that_make_no_sense_are_named(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         dataclasses.replace(DEFAULT_CONFIG, **settings)
 
 
-def test_a_setting_left_out_has_its_default_and_none_changes_under_a_model() -> None:
-    """The defaults are part of the interface, for a settings file need not name them."""
+def test_omitted_settings_have_their_defaults_and_settings_are_frozen() -> None:
+    """The defaults are part of the interface, because a settings file need not name them."""
     assert dataclasses.asdict(DEFAULT_CONFIG) == {
         "vocab_size": V,
         "pad_id": PAD,
@@ -84,7 +84,7 @@ def test_settings_reach_every_layer() -> None:
     assert len(attention_modules(model)) == 12
     assert {(each.n_heads, each.d_head, each.dropout) for each in attention_modules(model).values()} == {(4, DH, 0.5)}
     dropouts = [module.p for module in model.modules() if isinstance(module, Dropout)]
-    assert dropouts == [0.25] * 17  # the embeddings, and in each layer answers and hidden elements
+    assert dropouts == [0.25] * 17  # the embeddings; in each layer, sub-layer outputs and hidden elements
 
 
 # Positions, dtypes and devices
@@ -97,11 +97,11 @@ def test_a_cast_model_has_positions_as_exact_as_its_dtype() -> None:
     assert torch.equal(Transformer(DEFAULT_CONFIG).bfloat16().double().positions, exact)
 
 
-def test_positions_move_with_the_weights_alone() -> None:
+def test_positions_move_only_with_the_weights() -> None:
     with torch.device("meta"):
         assert Transformer(DEFAULT_CONFIG).positions.is_meta
     assert Transformer(DEFAULT_CONFIG).to("meta").positions.is_meta
-    unmoved = Transformer(DEFAULT_CONFIG).to_empty(device="meta", recurse=False)  # weights are in parts of it
+    unmoved = Transformer(DEFAULT_CONFIG).to_empty(device="meta", recurse=False)  # the weights are in submodules
     assert not unmoved.output.weight.is_meta
     assert not unmoved.positions.is_meta
 
@@ -113,20 +113,20 @@ def test_positions_are_not_saved() -> None:
 
 
 @torch.no_grad()
-def test_everything_is_made_on_the_device_of_the_ids() -> None:
-    """Here where sizes alone are computed; test_decoding.py and test_backend.py find what is made without a device."""
+def test_all_tensors_are_created_on_the_device_of_the_ids() -> None:
+    """Here only sizes are computed; test_decoding.py and test_backend.py find tensors created without a device."""
     assert random_model(0).to("meta")(SRC_IDS.to("meta"), TGT_IN.to("meta")).shape == (B, T, V)
 
 
 def intermediate_dtypes(model: Transformer) -> set[torch.dtype]:
-    """Those of each layer's output, of the encoder's and of the hidden states."""
+    """The dtypes of each layer's output, of the encoder's output and of the hidden states."""
     memory, src_mask, read = model.run_encoder(SRC_IDS)
     _, written = model.run_decoder(TGT_IN, memory, src_mask)
     return {x.dtype for x in (*(t.output for t in read + written), memory, model.hidden_states(SRC_IDS, TGT_IN))}
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_under_autocast_all_is_in_its_dtype_from_the_embeddings_on(training: bool) -> None:
+def test_under_autocast_all_layer_outputs_have_its_dtype(training: bool) -> None:
     model = random_model(5).float().train(training)
     with torch.autocast("cpu", torch.bfloat16):
         assert intermediate_dtypes(model) == {torch.bfloat16}
@@ -140,13 +140,13 @@ def test_under_autocast_all_is_in_its_dtype_from_the_embeddings_on(training: boo
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize(("n_heads", "d_head"), [(H, DH), (1, 8), (4, 2), (8, 1), (3, 5)])
-def test_parameters_are_as_many_as_the_sizes_call_for(n_heads: int, d_head: int, tied: bool) -> None:
+def test_the_number_of_parameters_follows_from_the_sizes(n_heads: int, d_head: int, tied: bool) -> None:
     model = random_model(0, n_heads=n_heads, d_head=d_head, tie_embeddings=tied)
     assert sum(p.numel() for p in model.parameters()) == count_parameters(model.config)
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_embeddings_begin_normal_with_the_right_spread_and_norms_with_one_and_zero(tied: bool) -> None:
+def test_initial_embeddings_are_normal_with_the_right_spread_and_norms_one_and_zero(tied: bool) -> None:
     torch.manual_seed(0)
     config = dataclasses.replace(DEFAULT_CONFIG, vocab_size=500, d_model=64, n_heads=2, n_layers=1, tie_embeddings=tied)
     model = Transformer(config)
@@ -204,7 +204,7 @@ def test_the_stacks_keep_no_weights_unless_asked_for() -> None:
 # Limits
 
 
-def test_no_sequence_is_longer_than_max_len_and_a_cache_has_room_for_it_unless_told() -> None:
+def test_sequences_beyond_max_len_are_refused_and_a_cache_holds_max_len_by_default() -> None:
     model = random_model(6)
     assert [model.init_cache(*model.encode(SRC_IDS), n).capacity for n in (None, 0)] == [MAX_LEN, 0]
     longest, longer, longer_still = (random_ids(1, [n] * B, n) for n in (MAX_LEN, MAX_LEN + 1, MAX_LEN + 2))
@@ -221,7 +221,7 @@ def test_no_sequence_is_longer_than_max_len_and_a_cache_has_room_for_it_unless_t
     [
         (8, 3, 3, ValueError, r"the cache holds 6 of 8 tokens: no room for 3 more"),
         (30, 3, 12, ValueError, r"18 tokens are more than model\.max_len \(17\)"),  # however large the cache
-        (8, 2, 2, RuntimeError, "expanded size"),  # fails on its way: another number of rows than the cache has
+        (8, 2, 2, RuntimeError, "expanded size"),  # fails midway: not as many rows as the cache has
     ],
 )
 def test_a_step_that_is_refused_changes_nothing_and_can_be_tried_again(
@@ -239,7 +239,7 @@ def test_a_step_that_is_refused_changes_nothing_and_can_be_tried_again(
 
 @torch.no_grad()
 @pytest.mark.parametrize(("n_layers", "message"), [(1, "shorter"), (3, "longer")])
-def test_a_cache_of_another_number_of_layers_is_refused(n_layers: int, message: str) -> None:
+def test_a_cache_with_the_wrong_number_of_layers_is_refused(n_layers: int, message: str) -> None:
     memory, src_mask = random_model(5).encode(SRC_IDS)
     cache = random_model(5, n_layers=n_layers).init_cache(memory, src_mask)
     with pytest.raises(ValueError, match=message):
@@ -247,7 +247,7 @@ def test_a_cache_of_another_number_of_layers_is_refused(n_layers: int, message: 
     assert cache.length == 0
 
 
-def test_selected_rows_are_copied_as_far_as_they_are_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_select_rows_copies_only_the_filled_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where autograd records, as it does here."""
     model = random_model(6)
     cache = model.init_cache(*model.encode(SRC_IDS))
@@ -263,7 +263,7 @@ def test_selected_rows_are_copied_as_far_as_they_are_filled(monkeypatch: pytest.
 @torch.no_grad()
 @pytest.mark.parametrize("way", LOGIT_METHODS)
 @pytest.mark.parametrize("name", list(attention_modules(random_model(5))))
-def test_what_a_hook_puts_in_the_place_of_an_output_reaches_the_logits(name: str, way: str) -> None:
+def test_an_output_replaced_by_a_hook_reaches_the_logits(name: str, way: str) -> None:
     model = random_model(5)
     before = logits_by_method(model, way)
     hook = attention_modules(model)[name].register_forward_hook(
@@ -278,7 +278,7 @@ def test_what_a_hook_puts_in_the_place_of_an_output_reaches_the_logits(name: str
     assert worst_deviation([got], [before]) > 1e-3
 
 
-def test_steps_call_hooks_on_all_modules_but_the_model_lists_and_what_is_sliced() -> None:
+def test_steps_call_hooks_on_all_modules_but_the_model_lists_and_w_qkv() -> None:
     model, never = random_model(5), {name for name, _ in random_model(5).named_modules()}
     for name, module in model.named_modules():
         module.register_forward_hook(lambda *_, name=name: never.discard(name))

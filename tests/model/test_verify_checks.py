@@ -1,4 +1,4 @@
-"""What `verify` proves of a fresh model: each check is a test of the model."""
+"""What `verify` proves about a fresh model: each check is a test of the model."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ def subject_by_dtype() -> Mapping[torch.dtype, ModelAndPairs]:
     return {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER_DTYPES)}
 
 
-@pytest.mark.parametrize(  # the others, which may not be there: tests/verify
+@pytest.mark.parametrize(  # those of optional parts: tests/verify
     "check", [c for c in CHECKS if not c.id.startswith(("compiled.", "export."))], ids=lambda check: check.id
 )
 def test_check(check: Check, subject_by_dtype: Mapping[torch.dtype, ModelAndPairs]) -> None:
