@@ -1,4 +1,4 @@
-// AVX-512's instructions for bfloat16 in software, for processors with AVX-512 and without them. Included before all else.
+// AVX-512's bfloat16 instructions in software, for processors with AVX-512 but without these. Included before all else.
 
 #include <immintrin.h>
 

@@ -33,7 +33,7 @@ def plain_forward_backward(model: Transformer, ids: Batch) -> list[Tensor]:
 
 
 def compiled_forward_backward(model: Transformer, ids: Batch, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """The same by compiled code, with products in a dtype."""
+    """The same, computed by compiled code with products in `dtype`."""
     plan = read_plan(model)
     torch.manual_seed(7)
     hidden, _ = training.hidden_states(plan, *ids[:2], ids[2] != PAD, dtype)
@@ -43,7 +43,7 @@ def compiled_forward_backward(model: Transformer, ids: Batch, dtype: torch.dtype
 
 
 def assert_same_pass(model: Transformer, ids: Batch, relative: float = 1e-11) -> None:
-    """Each is off by no more than that share of its largest element."""
+    """Each result is off by at most `relative` times its largest element."""
     assert_close(compiled_forward_backward(model, ids), plain_forward_backward(model, ids), relative)
 
 
@@ -53,7 +53,7 @@ def worst_step_deviation(
 ) -> float:
     """The largest deviation of a log-probability from the full masked pass, of the n likeliest tokens or of all.
 
-    Rows are reordered, dropped and repeated on the way. The order of the stepper's ids has to be that of its numbers.
+    Rows are reordered, dropped and repeated on the way. The stepper's ids must be in the order of its numbers.
     """
     random, vocab_size = torch.Generator().manual_seed(seed), model.config.vocab_size
     src_ids, n = random_ids(seed, lengths, max(lengths), vocab_size), n or vocab_size - 2
@@ -77,6 +77,6 @@ def worst_step_deviation(
 
 
 def set_distinct_eps(model: Transformer) -> None:
-    """Have no two norms of a model add the same to their variances."""
+    """Give every norm of a model an eps of its own."""
     for i, module in enumerate(m for m in model.modules() if isinstance(m, nn.LayerNorm)):
         module.eps = 0.01 * (i + 1)

@@ -1,4 +1,4 @@
-"""Compiled code one below, at and one above the sizes that it takes at a time, in each dtype, against the plain one."""
+"""Compiled code at its block sizes, one below and one above them, in each dtype, against the plain model."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def parametrize_sizes(*cases: Case) -> pytest.MarkDecorator:
 
 
 def small_weights_model(vocab_size: int) -> Transformer:
-    """One in whose numbers rounding grows no larger on the way."""
+    """A model in which rounding errors do not grow from layer to layer."""
     model = random_model(9, d_model=33, n_heads=3, d_head=17, d_ff=65, vocab_size=vocab_size, max_len=140)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -55,14 +55,14 @@ def small_weights_model(vocab_size: int) -> Transformer:
 
 
 @parametrize_sizes(*TARGET_LENGTH_CASES)
-def test_training_is_the_same(sizes: dict[str, Any], src_lengths: list[int], tgt_lengths: list[int]) -> None:
+def test_training_equals_the_plain_pass(sizes: dict[str, Any], src_lengths: list[int], tgt_lengths: list[int]) -> None:
     model = random_model(1, **{"n_layers": 1, "dropout": 0.3, "attention_dropout": 0.2} | sizes).train()
     assert_same_pass(model, batch(src_lengths, tgt_lengths, model.config.vocab_size), 1e-9)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)])
 @pytest.mark.parametrize("n", [15, 16, 17, 31, 32, 33, 63, 64, 65, *range(125, 130)])
-def test_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: float, n: int) -> None:
+def test_training_in_lower_dtypes_differs_only_by_rounding(dtype: torch.dtype, tolerance: float, n: int) -> None:
     model, ids = small_weights_model(200 + n).train(), batch([n, 3], [4, n], 200 + n)
     exact = plain_forward_backward(model, ids)
     for one, other in zip(compiled_forward_backward(model.float(), ids, dtype), exact, strict=True):
@@ -74,7 +74,7 @@ def assert_same_steps(model: Transformer, lengths: list[int], n_steps: int, n: i
 
 
 @parametrize_sizes()
-def test_steps_are_the_same(sizes: dict[str, Any], src_lengths: list[int], tgt_lengths: list[int]) -> None:
+def test_steps_equal_the_full_pass(sizes: dict[str, Any], src_lengths: list[int], tgt_lengths: list[int]) -> None:
     model = random_model(6, **sizes)
     assert_same_steps(model, src_lengths, 3)
     if "vocab_size" in sizes:
@@ -87,13 +87,13 @@ def test_many_steps_of_long_sources() -> None:
 
 
 def test_many_rows_of_many_lengths() -> None:
-    """More rows and tokens than are taken at a time, and a sentence that is longer than a group."""
+    """More rows and tokens than are computed at a time, and a sentence that is longer than such a group."""
     assert_same_steps(random_model(1, max_len=200), [*range(1, 12)] * 20 + [150, 3], 5)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)])
 @pytest.mark.parametrize("n", [15, 33, 64, 129])
-def test_steps_in_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: float, n: int) -> None:
+def test_steps_in_lower_dtypes_differ_only_by_rounding(dtype: torch.dtype, tolerance: float, n: int) -> None:
     model = small_weights_model(240 + n).to(dtype)
     stepper = compiled.compiled_stepper(model)
     assert 0 < worst_step_deviation(model.double(), stepper, 3, 4, [n, 3]) < tolerance
@@ -102,7 +102,7 @@ def test_steps_in_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tole
 @pytest.mark.usefixtures("_lesser_processor")
 def test_lesser_processors_train_and_decode_the_same() -> None:
     sizes = {"d_head": 7, "n_heads": 3, "d_ff": 50, "vocab_size": 257, "max_len": 130}
-    test_training_is_the_same(sizes, [5, 33, 64], [33, 129, 3])
+    test_training_equals_the_plain_pass(sizes, [5, 33, 64], [33, 129, 3])
     for dtype, tolerance in (torch.float32, 1e-4), (torch.bfloat16, 0.2):
-        test_lower_dtypes_differ_by_their_rounding(dtype, tolerance, 129)
-    test_steps_in_lower_dtypes_differ_by_their_rounding(torch.bfloat16, 0.2, 129)
+        test_training_in_lower_dtypes_differs_only_by_rounding(dtype, tolerance, 129)
+    test_steps_in_lower_dtypes_differ_only_by_rounding(torch.bfloat16, 0.2, 129)

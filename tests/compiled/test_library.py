@@ -1,4 +1,4 @@
-"""Compiling: without a warning, for every kind of processor; its tile unit; the cache of what has been compiled."""
+"""Compiling without warnings for every kind of processor; the tile unit; the cache of compiled libraries."""
 
 import errno
 import itertools
@@ -34,7 +34,7 @@ COMPILER_CPU_PAIRS = [
 @pytest.mark.parametrize(("compiler", "processor"), COMPILER_CPU_PAIRS, ids=str)
 def test_no_compiler_warns(compiler: list[str], processor: str) -> None:
     if not shutil.which(compiler[0]):
-        pytest.skip(f"{compiler[0]} is not here")
+        pytest.skip(f"{compiler[0]} is not installed")
     command = [*compiler, "-std=c++17", "-fopenmp", f"-march={processor}", *WARNING_FLAGS, "-fsyntax-only"]
     if compiler != CXX_COMMAND and subprocess.run([*command, "-xc++", "-include", "omp.h", os.devnull]).returncode:
         pytest.skip(f"{compiler[0]} has no omp.h")
@@ -42,8 +42,8 @@ def test_no_compiler_warns(compiler: list[str], processor: str) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-# The tile unit is set up in full, however the compiler optimizes; where a processor has none, by one in software.
-# What stood on the stack before must not be what the unit reads.
+# The tile unit is configured completely, however the compiler optimizes; a processor without one gets an emulation.
+# The unit must not read what was on the stack before.
 PROGRAM = """
 #include "shared.h"
 __attribute__((noinline)) void soil_the_stack() {
@@ -62,9 +62,9 @@ int main() {
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86 has such a unit")
 @pytest.mark.parametrize("optimized", ["-O0", "-O1", "-O2", "-O3"])
 @pytest.mark.parametrize("compiler", [("gcc", "g++"), ("clang", "clang++")], ids=str)
-def test_all_of_the_configuration_is_written(compiler: tuple[str, str], optimized: str, tmp_path: Path) -> None:
+def test_the_whole_tile_configuration_is_written(compiler: tuple[str, str], optimized: str, tmp_path: Path) -> None:
     if not all(map(shutil.which, compiler)):
-        pytest.skip(f"no {compiler[0]} is here")
+        pytest.skip(f"{compiler[0]} is not installed")
     (tmp_path / "program.cpp").write_text(PROGRAM)
     c, cpp = ([name, optimized, "-march=x86-64"] for name in compiler)
     subprocess.run([*c, "-c", Path(__file__).with_name("tile_unit.c")], check=True, cwd=tmp_path)
@@ -79,7 +79,7 @@ def test_all_of_the_configuration_is_written(compiler: tuple[str, str], optimize
 
 @pytest.fixture(autouse=True)
 def cache(fresh_libraries: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A new one, as in a new process."""
+    """An empty cache folder, with no library loaded yet, as in a new process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "minitrans-compiled"
 
@@ -107,14 +107,14 @@ def load(source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     return loads
 
 
-@pytest.mark.skipif(not Path("/proc/cpuinfo").is_file(), reason="the system tells it in another way")
-def test_a_processor_is_known_by_what_it_can_do() -> None:
+@pytest.mark.skipif(not Path("/proc/cpuinfo").is_file(), reason="this system reports its processor in another way")
+def test_the_processor_is_identified_by_its_features() -> None:
     name, _, abilities = library._cpu_features().partition(":")
     assert name.strip() in ("flags", "Features")
     assert {"avx2", "sse2", "asimd"} & set(abilities.split())
 
 
-def test_each_source_is_compiled_once_and_anew_for_another_header_processor_or_flag(
+def test_each_source_is_compiled_once_and_again_for_a_new_header_processor_or_flag(
     load: Load, source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, _ = load()
@@ -149,7 +149,7 @@ def test_a_damaged_library_is_compiled_anew(load: Load) -> None:
     assert load() == (path, False)
 
 
-def test_systems_that_share_a_home_have_libraries_of_their_own(
+def test_systems_that_share_a_home_have_separate_libraries(
     load: Load, source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load()
@@ -160,7 +160,7 @@ def test_systems_that_share_a_home_have_libraries_of_their_own(
 
 
 @pytest.mark.parametrize("place", ["", ".", "a/b"])
-def test_a_place_for_caches_that_is_no_absolute_path_is_none(
+def test_an_xdg_cache_home_that_is_not_absolute_is_ignored(
     place: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -170,7 +170,7 @@ def test_a_place_for_caches_that_is_no_absolute_path_is_none(
     assert len([*(tmp_path / ".cache" / "minitrans-compiled").glob("source-*")]) == 1
 
 
-def test_a_cache_that_cannot_be_written_is_used(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_cache_is_used(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     path, _ = load()
     read_only = Mock(side_effect=OSError(errno.EROFS, "Read-only file system"))
     for where, name in ((Path, "chmod"), (os, "chmod"), (os, "utime")):
@@ -178,7 +178,7 @@ def test_a_cache_that_cannot_be_written_is_used(load: Load, monkeypatch: pytest.
     assert load() == (path, False)
 
 
-def test_the_cache_is_the_users_alone(cache: Path, load: Load) -> None:
+def test_only_the_user_has_access_to_the_cache(cache: Path, load: Load) -> None:
     before = os.umask(0o002)
     try:
         path, _ = load()
@@ -189,7 +189,7 @@ def test_the_cache_is_the_users_alone(cache: Path, load: Load) -> None:
 
 @pytest.mark.parametrize("mode", [0o720, 0o702])
 @pytest.mark.parametrize("which", ["folder", "file"])
-def test_what_others_can_write_is_not_run(which: str, mode: int, cache: Path, load: Load) -> None:
+def test_files_that_others_can_write_are_not_run(which: str, mode: int, cache: Path, load: Load) -> None:
     path, _ = load()
     open_to_others = cache if which == "folder" else path
     open_to_others.chmod(mode)
@@ -198,14 +198,14 @@ def test_what_others_can_write_is_not_run(which: str, mode: int, cache: Path, lo
     assert f"{open_to_others.stat().st_mode & 0o777:o}" == f"{mode:o}"
 
 
-def test_what_belongs_to_another_user_is_not_run(load: Load, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_another_user_are_not_run(load: Load, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load()
     monkeypatch.setattr(os, "getuid", lambda: cache.stat().st_uid + 1)
     with pytest.raises(NotAdmittedError, match=f"^other users can write to {cache}; remove it"):
         load()
 
 
-def test_a_library_is_on_the_disk_before_it_has_its_name(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_is_synced_to_disk_before_it_is_renamed(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     done = Mock()
     for name in ("fsync", "replace"):
         done.attach_mock(Mock(wraps=getattr(os, name)), name)
@@ -214,7 +214,7 @@ def test_a_library_is_on_the_disk_before_it_has_its_name(load: Load, monkeypatch
     assert [name for name, *_ in done.mock_calls] == ["fsync", "replace"]
 
 
-def test_what_was_not_used_for_the_longest_time_is_removed(cache: Path, load: Load, source: Path) -> None:
+def test_the_least_recently_used_libraries_are_removed(cache: Path, load: Load, source: Path) -> None:
     used, _ = load()
     for i in range(library.MAX_CACHED_FILES):
         (cache / f"training-{i}.so").touch()
@@ -227,7 +227,7 @@ def test_what_was_not_used_for_the_longest_time_is_removed(cache: Path, load: Lo
         path.touch()
     for path in [*mine, cache / "mine", killed.parent]:
         os.utime(path, (1, 1))
-    os.utime(used, (0, 0))  # which loading puts right
+    os.utime(used, (0, 0))  # which loading updates
     load()
     other = source.with_name("other.cpp")
     shutil.copy(source, other)
@@ -240,7 +240,7 @@ def test_what_was_not_used_for_the_longest_time_is_removed(cache: Path, load: Lo
     assert not killed.parent.exists()
 
 
-def test_a_terminal_is_told_what_is_compiled_and_how_long_it_took(
+def test_a_terminal_shows_what_is_being_compiled(
     load: Load, source: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "isatty", lambda _: False)
@@ -256,7 +256,7 @@ def test_a_terminal_is_told_what_is_compiled_and_how_long_it_took(
     assert told == f"minitrans: compiling {source}, once on this machine ...\n"
 
 
-def test_flags_of_the_users_win_and_may_have_values(source: Path, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_flags_win_and_may_have_values(source: Path, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     source.write_text(f"#ifdef __OPTIMIZE__\n#error\n#endif\n{source.read_text()}")
     monkeypatch.setenv("CXX", shlex.join([*CXX_COMMAND, "-O0", "-isystem", "."]))
     assert load()[1]
@@ -274,7 +274,7 @@ def test_flags_of_the_users_win_and_may_have_values(source: Path, load: Load, mo
         (b"", "exit status 3"),
     ],
 )
-def test_a_compiler_that_fails_is_quoted(
+def test_the_error_of_a_failing_compiler_is_quoted(
     said: bytes, reason: str, source: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "said").write_bytes(said)

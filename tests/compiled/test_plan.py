@@ -1,4 +1,4 @@
-"""The plan lists a whole model of the known architecture, and refuses others in words."""
+"""The plan lists a whole model of the known architecture, and refuses others with a reason."""
 
 import re
 from collections.abc import Callable
@@ -80,7 +80,7 @@ def test_each_sub_layer_has_its_kind_its_eps_and_its_dropout() -> None:
     assert dropout_probabilities(plan) == [0.0] * len(wanted)
 
 
-# -- What is refused, and in which words ----------------------------------------------------------------------------
+# -- What is refused, and for which reason --------------------------------------------------------------------------
 
 
 Change = Callable[[Transformer], object]
@@ -91,7 +91,7 @@ def no_op(*_: object) -> None: ...
 
 
 def put(name: str, make: Callable[[Any], object]) -> Change:
-    """Put another thing in the place of one: what is made of that."""
+    """Replace an attribute by what `make` makes of it."""
 
     def change(model: Transformer) -> None:
         place, _, last = name.rpartition(".")
@@ -106,7 +106,7 @@ def add_hook(name: str, when: str = "forward") -> Change:
 
 
 def subclass_submodule(name: str) -> Change:
-    """Have a module be of a class that is the same but for its name."""
+    """Change the class of a module to a subclass that differs only in its name."""
 
     def change(model: Transformer) -> None:
         module = model.get_submodule(name)
@@ -143,7 +143,7 @@ REFUSED_CHANGES: list[tuple[Change, str]] = [
     # sizes
     (put("positions", lambda old: old[:9]), "positions has the shape (9, 6), not (17, 6)"),
     (put(f"{DECODER}.cross_attn.n_heads", lambda _: 4), "decoder.layers.1.cross_attn.n_heads is 4, not 2"),
-    # rows of a table that are treated in another way, and what tables are one
+    # rows of a table that are treated differently, and which tables are shared
     (set_tgt_embedding_options(padding_idx=PAD), "tgt_embedding.padding_idx is 3, not None"),
     (set_tgt_embedding_options(max_norm=1.0), "tgt_embedding.max_norm is 1.0, not None"),
     (set_tgt_embedding_options(scale_grad_by_freq=True), "tgt_embedding.scale_grad_by_freq is True, not False"),
@@ -167,7 +167,7 @@ REFUSED_CHANGES: list[tuple[Change, str]] = [
 
 
 @pytest.mark.parametrize(("change", "words"), REFUSED_CHANGES, ids=[words for _, words in REFUSED_CHANGES])
-def test_another_architecture_is_refused_in_words(change: Change, words: str) -> None:
+def test_other_architectures_are_refused_with_the_reason(change: Change, words: str) -> None:
     for training in (True, False):
         model = random_model(1).train(training)
         change(model)
@@ -176,7 +176,7 @@ def test_another_architecture_is_refused_in_words(change: Change, words: str) ->
 
 
 @pytest.mark.parametrize("kind", ["forward_pre_hook", "forward_hook", "full_backward_hook"])
-def test_a_hook_on_all_modules_is_refused_while_it_is_there(kind: str) -> None:
+def test_a_global_module_hook_is_refused_while_it_is_registered(kind: str) -> None:
     model, handle = random_model(1), getattr(torch_module, f"register_module_{kind}")(no_op)
     try:
         with pytest.raises(NotAdmittedError, match="all modules of the process"):
@@ -188,7 +188,7 @@ def test_a_hook_on_all_modules_is_refused_while_it_is_there(kind: str) -> None:
     read_plan(model)
 
 
-def test_the_sizes_that_a_model_says_it_has_have_to_be_its_own() -> None:
+def test_the_sizes_in_the_config_must_be_those_of_the_model() -> None:
     for sizes in ({"vocab_size": 12}, {"d_model": 8}, {"d_ff": 12}, {"n_layers": 1}, {"max_len": 16}, {"d_head": 3}):
         model = random_model(1)
         model.config = replace(model.config, **sizes)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The probe finds every fault, each alone, of either side, and none where there is none."""
+"""The probe finds every single fault, of the model's code or of compiled code, and none where there is none."""
 
 import math
 import pkgutil
@@ -33,7 +33,7 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 
 
 def make_model(dtype: torch.dtype = torch.float64, eps: tuple[float, ...] = (), **sizes: Any) -> Transformer:
-    """In training mode; the parameters that training with products in a dtype has."""
+    """A model in training mode, with its parameters in the dtype they have where products are in `dtype`."""
     sizes = {"d_model": 24, "n_heads": 3, "d_ff": 40, "n_layers": 2, "max_len": 30} | sizes
     model = Transformer(TransformerConfig(50, PAD, BOS, EOS, **sizes)).to(torch.promote_types(dtype, torch.float32))
     norms = [module for module in model.modules() if isinstance(module, torch.nn.LayerNorm)]
@@ -43,7 +43,7 @@ def make_model(dtype: torch.dtype = torch.float64, eps: tuple[float, ...] = (), 
 
 
 def refusal_reasons(dtype: torch.dtype = torch.float64, model: Transformer | None = None) -> tuple[str, str]:
-    """What differs in training and in decoding; nothing where nothing does."""
+    """What differs in training and in decoding; "" where nothing does."""
     reasons = []
     for probe_check in (probe.check_training, probe.check_steps):
         try:
@@ -55,8 +55,8 @@ def refusal_reasons(dtype: torch.dtype = torch.float64, model: Transformer | Non
 
 
 @pytest.mark.parametrize(("n_heads", "small"), [(1, 1), (2, 2), (3, 3), (8, 3)])
-def test_the_small_model_has_as_few_heads_and_layers(n_heads: int, small: int) -> None:
-    """Compiled code goes other ways for one head than for more, and for one layer."""
+def test_the_small_model_has_at_most_three_heads_and_two_layers(n_heads: int, small: int) -> None:
+    """Compiled code takes other paths for one head than for several, and for a single layer."""
     config = probe._small_model(read_plan(make_model(n_heads=n_heads, d_model=24, n_layers=n_heads))).config
     assert (config.n_heads, config.head_size, config.n_layers) == (small, 24 // n_heads, min(n_heads, 2))
 
@@ -70,7 +70,7 @@ def test_every_eps_of_the_model_occurs_in_the_small_one(n_layers: int) -> None:
 
 @dataclass(frozen=True)
 class ConfigWithGain(TransformerConfig):
-    """Of an edited model: `gain` is a new setting."""
+    """The settings of an edited model: `gain` is a new one."""
 
     gain: float = 1.0
 
@@ -96,7 +96,7 @@ def test_a_new_setting_is_tried_with_the_models_value(gain: float, reason: str, 
         assert (found[: len(reason)], bool(found)) == (reason, bool(reason))
 
 
-def test_a_window_is_noticed_though_it_is_wide(monkeypatch: Patch) -> None:
+def test_a_wide_attention_window_is_noticed(monkeypatch: Patch) -> None:
     def windowed(q_len: int, kv_len: int, offset: int, device: torch.device | None = None) -> Tensor:
         return causal_mask(q_len, kv_len, offset, device).triu(offset - 31)  # 32 keys
 
@@ -104,8 +104,8 @@ def test_a_window_is_noticed_though_it_is_wide(monkeypatch: Patch) -> None:
     assert all("off by" in reason for reason in refusal_reasons())
 
 
-def test_what_cannot_run_with_the_small_models_sizes_is_refused(monkeypatch: Patch) -> None:
-    """As a constant for each head of the real model."""
+def test_an_edit_that_fails_with_the_small_models_sizes_is_refused(monkeypatch: Patch) -> None:
+    """Such as a constant for each head of the real model."""
     slopes = torch.ones(4, 1, 1)
     monkeypatch.setattr("minitrans.model.attention.attention_scores", lambda q, k: attention_scores(q, k) - slopes)
     assert all(reason.startswith("the small test model fails: RuntimeError('The size") for reason in refusal_reasons())
@@ -123,13 +123,13 @@ def test_what_cannot_run_with_the_small_models_sizes_is_refused(monkeypatch: Pat
 def test_a_limit_is_noticed_though_only_large_numbers_reach_it(
     name: str, limit: float, noticed: tuple[bool, bool], monkeypatch: Patch
 ) -> None:
-    """Of scores, hidden layers and logits."""
+    """A limit on scores, hidden layers or logits."""
     exact = pkgutil.resolve_name(f"minitrans.model.{name}")
     monkeypatch.setattr(f"minitrans.model.{name}", lambda x, *rest: exact(x.clamp(-limit, limit), *rest))
     assert tuple("off by" in reason for reason in refusal_reasons()) == noticed
 
 
-def test_no_relu_is_left_to_rounding(monkeypatch: Patch) -> None:
+def test_no_relu_input_is_near_0(monkeypatch: Patch) -> None:
     """Near 0 rounding would decide whether a gradient passes, and right code would be refused."""
     relu = Mock(wraps=torch.relu)
     monkeypatch.setattr("minitrans.model.layers.F.relu", relu)
@@ -138,8 +138,8 @@ def test_no_relu_is_left_to_rounding(monkeypatch: Patch) -> None:
     assert min(distances) > 4 * torch.finfo(torch.bfloat16).eps
 
 
-def test_what_happens_in_eval_mode_alone_is_noticed_in_training(monkeypatch: Patch) -> None:
-    """There the loss of the validation set is computed."""
+def test_an_edit_of_eval_mode_alone_is_noticed_in_training(monkeypatch: Patch) -> None:
+    """Training computes the loss of the validation set in eval mode."""
     forward = FeedForward.forward
     monkeypatch.setattr(FeedForward, "forward", lambda self, x: forward(self, x) * (1.0 if self.training else 0.5))
     assert all("off by" in reason for reason in refusal_reasons())
@@ -208,13 +208,13 @@ def test_an_edit_of_some_tokens_the_source_the_loss_or_the_choice_is_noticed(
 
 @pytest.mark.parametrize("draw", [random.random, np.random.uniform])
 def test_random_numbers_that_are_not_pytorchs_are_refused(draw: Callable[[], float], monkeypatch: Patch) -> None:
-    """Here no layer happens to be skipped."""
+    """Even where, as here, they change nothing."""
     forward = FeedForward.forward
     monkeypatch.setattr(FeedForward, "forward", lambda self, x: forward(self, x) * (draw() >= 0))
     assert refusal_reasons() == ("the small test model draws random numbers that are not PyTorch's",) * 2
 
 
-def test_another_choice_of_tokens_is_noticed(monkeypatch: Patch) -> None:
+def test_a_changed_choice_of_tokens_is_noticed(monkeypatch: Patch) -> None:
     def never_3(logits: Tensor, n: int, config: TransformerConfig) -> tuple[Tensor, Tensor]:
         return likeliest_tokens(logits.index_fill(1, torch.tensor(3), -torch.inf), n, config)
 
@@ -249,7 +249,7 @@ def test_without_a_fault_there_is_no_difference(dtype: torch.dtype, sizes: dict[
     assert refusal_reasons(dtype, make_model(dtype, **sizes)) == ("", "")
 
 
-# -- Faults of the code, the model's or compiled: of both paths, or of one --------------------------------------------
+# -- Faults of the model's code or of compiled code, on both paths or on one ------------------------------------------
 
 
 @pytest.mark.parametrize("sabotage", [each for each in SABOTAGES if each.refused_by_probe], ids=lambda each: each.id)
@@ -278,7 +278,7 @@ AUTOGRAD_OUTPUTS = [
 def test_a_result_that_is_slightly_wrong_is_noticed(
     function: str, direction: str, which: int, dtype: torch.dtype, monkeypatch: Patch
 ) -> None:
-    """In that dtype alone: the others are right."""
+    """Wrong in `dtype` alone: results in other dtypes are right."""
     exact = getattr(getattr(training, function), direction)
 
     def wrong(*arguments: Any) -> Any:
@@ -303,10 +303,10 @@ def test_a_result_that_is_slightly_wrong_is_noticed(
         ("in the gradient", "batch_loss", lambda loss: loss * 2 - loss.detach()),
     ],
 )
-def test_what_is_wrong_by_its_own_size_is_noticed(
+def test_a_result_that_is_very_wrong_is_noticed(
     what: str, name: str, wrong: Callable[[Any], Any], monkeypatch: Patch
 ) -> None:
-    """In bfloat16 alone, which a processor may compute in another way."""
+    """Wrong in bfloat16 alone, which a processor may compute in another way."""
     exact = getattr(training, name)
 
     def computed(*arguments: Any) -> Any:
@@ -341,7 +341,7 @@ def test_a_slightly_wrong_stepper_is_noticed(fault: str, what: str, dtype: torch
                 ids = ids.roll(1, 1) if dtype != torch.bfloat16 else ids.flip(1)  # in which neighbours are alike
             case "double", _:
                 ids[:, 0] = ids[:, 1]
-            case "least", _:  # each time the next one in its place, with all that belongs to it
+            case "least", _:  # token 3 in the place of token 2, each time, with its log-probability
                 log_p[ids == 2] = log_p[ids == 3]
                 ids[ids == 2] = 3
             case "nan", _:
@@ -354,10 +354,10 @@ def test_a_slightly_wrong_stepper_is_noticed(fault: str, what: str, dtype: torch
     assert what in in_decoding
 
 
-# -- When it looks --------------------------------------------------------------------------------------------------
+# -- What it compares -----------------------------------------------------------------------------------------------
 
 
-def test_it_looks_each_time_in_float64_and_in_the_dtype(monkeypatch: Patch) -> None:
+def test_each_probe_compares_in_float64_and_in_the_dtype(monkeypatch: Patch) -> None:
     compared = Mock(wraps=probe._refuse_differences)
     monkeypatch.setattr(probe, "_refuse_differences", compared)
     dtypes = [torch.float64, torch.float64, torch.float32, torch.float64, torch.float32]  # training; decoding

@@ -40,10 +40,10 @@ def likeliest_first_tokens(fast: CompiledStepper, n: int) -> tuple[Tensor, Tenso
     seed=st.integers(0, 2**20),
     sizes=st.sampled_from([(6, 2, 4, 13), (12, 3, None, 5), (33, 1, 7, 40), (7, 5, 1, 3)]),
     n_layers=st.integers(1, 3),
-    vocab_size=st.sampled_from([6, 11, 255, 256, 257, 600]),  # around the words that are scored at a time
+    vocab_size=st.sampled_from([6, 11, 255, 256, 257, 600]),  # around the number of words scored at a time
     tied=st.booleans(),
 )
-def test_every_step_gives_what_the_full_masked_pass_gives(
+def test_every_step_equals_the_full_masked_pass(
     seed: int, sizes: tuple[int, int, int | None, int], n_layers: int, vocab_size: int, tied: bool
 ) -> None:
     widths: Any = dict(zip(("d_model", "n_heads", "d_head", "d_ff"), sizes, strict=True))
@@ -52,7 +52,7 @@ def test_every_step_gives_what_the_full_masked_pass_gives(
     assert worst_step_deviation(model, compiled_stepper(model), seed, 9, LENGTHS) < 1e-11
 
 
-def test_equals_come_in_the_order_of_their_ids() -> None:
+def test_equally_likely_tokens_come_in_the_order_of_their_ids() -> None:
     model = random_model(0, vocab_size=600)
     with torch.no_grad():
         model.output.weight[:] = model.output.weight[0]
@@ -73,7 +73,7 @@ def log_prob_bytes_by_row(fast: CompiledStepper, src_ids: Tensor) -> list[bytes]
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_row_does_not_depend_on_the_batch_it_is_in(dtype: torch.dtype) -> None:
-    """Nor does a row alone, of which several tiles are multiplied at once."""
+    """Not even if it is alone in its batch, where several tiles of it are multiplied at once."""
     fast = compiled_stepper(random_model(4, d_ff=150, vocab_size=300).to(dtype))
     src_ids = random_ids(5, LENGTHS * 9, max(LENGTHS))
     together = log_prob_bytes_by_row(fast, src_ids)
@@ -91,14 +91,14 @@ def test_several_threads_may_use_one_stepper() -> None:
     assert list(decoded) == [want * 10] * 3
 
 
-def test_whatever_the_default_device_all_is_on_the_cpu() -> None:
+def test_everything_is_on_the_cpu_whatever_the_default_device() -> None:
     fast, src_ids = compiled_stepper(random_model(9)), random_ids(10, LENGTHS, max(LENGTHS))
     before = beam_search(fast, src_ids, 2)
     with torch.device("meta"):
         assert beam_search(fast, src_ids, 2) == before
 
 
-def test_it_keeps_the_weights_that_it_was_made_of() -> None:
+def test_a_stepper_keeps_the_weights_it_was_made_from() -> None:
     model, src_ids = random_model(9), random_ids(10, LENGTHS, max(LENGTHS))
     fast = compiled_stepper(model)
     before = log_prob_bytes_by_row(fast, src_ids)
@@ -109,7 +109,7 @@ def test_it_keeps_the_weights_that_it_was_made_of() -> None:
     assert log_prob_bytes_by_row(fast, src_ids) == before
 
 
-def test_its_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_a_stepper_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Mock(wraps=call_function)
     monkeypatch.setattr(stepper, "call_function", calls)
     fast = compiled_stepper(random_model(11))
@@ -122,13 +122,13 @@ def test_its_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [freed.args[1:] for freed in calls.mock_calls[1:]] == [(torch.float64, "free", made)]
 
 
-def test_a_source_of_padding_alone_disturbs_no_other_row() -> None:
+def test_a_source_of_nothing_but_padding_does_not_affect_other_rows() -> None:
     fast, src_ids = compiled_stepper(random_model(12)), random_ids(13, [4, 0, 7], 7)
     assert [log_prob_bytes_by_row(fast, src_ids)[row] for row in (0, 2)] == log_prob_bytes_by_row(fast, src_ids[[0, 2]])
     assert len(greedy_decode(fast, src_ids)[1].ids) <= 10
 
 
-def test_no_sources_are_decoded_too() -> None:
+def test_an_empty_batch_can_be_decoded() -> None:
     fast = compiled_stepper(random_model(16))
     state = fast.begin(torch.empty(0, 3, dtype=torch.int64), 1)
     assert [len(each) for each in fast.next_tokens(torch.empty(0, dtype=torch.int64), state, 2)] == [0, 0]
@@ -146,7 +146,7 @@ used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**28,) * 2)
 try:
     torch.empty(2**30, dtype=torch.uint8)
-    raise SystemExit(77)  # the limit is none, as in an emulator
+    raise SystemExit(77)  # the limit has no effect, as in an emulator
 except RuntimeError:
     pass
 """
@@ -160,14 +160,14 @@ except RuntimeError:
         ("training.batch_loss(plan, ids, ids, ids, 0.1, torch.float32)", 2, "minitrans: error: there is not enough"),
     ],
 )
-def test_that_memory_has_run_out_is_said(work: str, code: int, said: str) -> None:
+def test_running_out_of_memory_is_reported(work: str, code: int, said: str) -> None:
     ended = subprocess.run([sys.executable, "-c", MEMORY_LIMIT_SCRIPT + work], capture_output=True, text=True)
     if ended.returncode == 77:
-        pytest.skip("the system does not keep to the limit")
+        pytest.skip("the system does not enforce the limit")
     assert (ended.returncode, said in ended.stderr) == (code, True)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_invalid_ids_lengths_and_counts_are_refused() -> None:
     fast = compiled_stepper(random_model(14, max_len=8))
     for lengths, capacity in (([9, 4], 1), ([4, 9], 1), ([4, 3], 9)):
         with pytest.raises(ValueError, match=r"9 tokens are more than model\.max_len \(8\)"):
@@ -190,7 +190,7 @@ def test_what_does_not_fit_is_refused() -> None:
         fast.next_tokens(torch.tensor([BOS]), cache, 1)
 
 
-def test_no_more_continuations_than_there_are() -> None:
+def test_more_continuations_than_there_are_give_all_of_them() -> None:
     _, ids = likeliest_first_tokens(compiled_stepper(random_model(15)), 100)
     assert sorted(ids[0].tolist()) == [i for i in range(V) if i not in (PAD, BOS)]
 
@@ -198,7 +198,7 @@ def test_no_more_continuations_than_there_are() -> None:
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("parameter", ["decoder.norm.bias", "output.weight"])  # of which one row gives one logit
 @pytest.mark.parametrize("dtype", DTYPE_SUFFIXES)
-def test_what_is_no_number_is_followed_by_padding(dtype: torch.dtype, parameter: str, value: float) -> None:
+def test_logits_that_are_not_finite_give_padding(dtype: torch.dtype, parameter: str, value: float) -> None:
     model = random_model(20, tie_embeddings=False).to(dtype)
     with torch.no_grad():
         model.get_parameter(parameter)[0] = value
@@ -207,7 +207,7 @@ def test_what_is_no_number_is_followed_by_padding(dtype: torch.dtype, parameter:
 
 
 @pytest.mark.usefixtures("_lesser_processor")
-def test_lesser_processors_get_the_same() -> None:
+def test_lesser_processors_get_the_same_results() -> None:
     model = random_model(18, vocab_size=300)
     assert worst_step_deviation(model, compiled_stepper(model), 19, 9, LENGTHS) < 1e-11
     test_a_row_does_not_depend_on_the_batch_it_is_in(torch.bfloat16)

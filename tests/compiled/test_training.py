@@ -57,10 +57,10 @@ def test_hidden_states_and_gradients_equal_the_plain_pass(
     assert_same_pass(model, batch(src_lengths, [tgt_length] * len(src_lengths)))
 
 
-def test_in_bfloat16_they_differ_by_its_rounding() -> None:
+def test_bfloat16_differs_only_by_its_rounding() -> None:
     config = TransformerConfig(50, PAD, BOS, EOS, d_model=64, n_heads=4, d_ff=128, n_layers=2, max_len=50, dropout=0.1)
     ids, errors = batch([9, 4], [12, 12]), [0.0, 0.0]
-    for seed in range(5):  # in one alone, ReLUs near 0 would decide
+    for seed in range(5):  # with one seed alone, ReLUs near 0 would decide
         torch.manual_seed(seed)
         model = Transformer(config).train()
         exact = plain_forward_backward(model.double(), ids)
@@ -74,8 +74,8 @@ def test_in_bfloat16_they_differ_by_its_rounding() -> None:
 
 
 @pytest.mark.parametrize("output_too", [False, True])
-def test_a_table_has_the_right_gradient_whoever_reads_it(output_too: bool) -> None:
-    """What `sum` sends back is a single element, seen at every place, and can be added to."""
+def test_an_embedding_has_the_right_gradient_also_if_the_output_uses_it(output_too: bool) -> None:
+    """What `sum` sends back is a single element, expanded to every place, to which compiled code has to add."""
     model = random_model(4).train()
     plain = model.hidden_states(*SMALL_BATCH[:2]).flatten(0, 1), model.output.weight
     got, want = (
@@ -100,7 +100,7 @@ def share_layers(model: Transformer) -> None:
 
 
 @pytest.mark.parametrize("change", [set_distinct_dropout, share_layers, set_distinct_eps])
-def test_parts_may_differ(change: Callable[[Transformer], None]) -> None:
+def test_layers_may_differ_or_be_shared(change: Callable[[Transformer], None]) -> None:
     model = random_model(4).train()
     change(model)
     assert_same_pass(model, SMALL_BATCH)
@@ -108,7 +108,7 @@ def test_parts_may_differ(change: Callable[[Transformer], None]) -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("part", ["src_embedding", "tgt_embedding", "output", "encoder", "decoder.layers.1", "norm"])
-def test_what_is_frozen_gets_no_gradient_and_changes_no_other(part: str, tied: bool) -> None:
+def test_frozen_parameters_get_no_gradient_and_change_no_others(part: str, tied: bool) -> None:
     gradients = []
     for mode in ("require", "off"):
         model = random_model(4, tie_embeddings=tied).train()
@@ -126,7 +126,7 @@ def test_a_sequence_that_is_too_long_is_refused(src_length: int, tgt_length: int
         compiled_hidden_states(random_model(4), *batch([src_length], [tgt_length])[:2])
 
 
-def test_ids_need_not_lie_one_after_another() -> None:
+def test_ids_need_not_be_contiguous() -> None:
     model, columns = random_model(4), [ids.T.contiguous().T for ids in SMALL_BATCH[:2]]
     assert torch.equal(compiled_hidden_states(model, *columns)[0], compiled_hidden_states(model, *SMALL_BATCH[:2])[0])
 
@@ -140,7 +140,7 @@ def test_ids_beyond_the_vocabulary_are_refused(wrong: int, side: int) -> None:
         make_loss(random_model(4), "require")(ids[0], ids[1], ids[2], 0.1)
 
 
-def test_padding_may_lie_anywhere_and_rows_may_hold_nothing() -> None:
+def test_padding_may_be_anywhere_and_rows_may_be_empty() -> None:
     """In the target the tokens before real ones are read, whatever they are."""
     model = random_model(4, dropout=0.3, attention_dropout=0.3).train()
     src_ids, tgt_in, tgt_out = batch([6, 5, 4, 1], [5, 4, 1, 5])
@@ -163,12 +163,12 @@ def test_large_scores_of_attention(size: float) -> None:
 
 
 @pytest.mark.parametrize("p", [0.003, 0.9])
-def test_little_or_nearly_all_is_dropped(p: float) -> None:
+def test_very_low_and_very_high_dropout(p: float) -> None:
     model = random_model(4, max_len=50, dropout=p, attention_dropout=p).train()
     assert_same_pass(model, batch([30, 40], [50, 20]), 1e-10)
 
 
-def test_passes_may_be_open_at_the_same_time_and_gone_back_twice() -> None:
+def test_passes_may_overlap_and_run_backward_twice() -> None:
     model, others = random_model(4), [SMALL_BATCH, batch([9, 9], [9, 2])]
     (a, b), c = [make_loss(model, "require")(*ids, 0.1) for ids in others], make_loss(random_model(5), "require")
     c(*others[1], 0.1)
@@ -188,12 +188,12 @@ def test_no_tape_is_released_when_the_process_ends() -> None:
     hidden: Any = compiled_hidden_states(random_model(4), *SMALL_BATCH[:2])[0]
     (reference,) = weakref.getweakrefs(hidden.grad_fn.model)
     assert isinstance(finalizer := reference.__callback__, weakref.finalize)
-    assert not finalizer.atexit  # when a daemon thread may still be on its way back
+    assert not finalizer.atexit  # when a daemon thread may still be in its backward pass
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_nothing_is_left_over_from_another_batch(dtype: torch.dtype) -> None:
-    """One that overflows everywhere leaves its tape and its threads' memory full of NaN."""
+    """A batch that overflows everywhere leaves its tape and its threads' memory full of NaN."""
     narrow = random_model(4, d_model=20, n_heads=2, d_ff=20, dropout=0.3, attention_dropout=0.3).train()
     wide = random_model(4, d_model=48, n_heads=2, d_ff=48).train()
     for model in narrow, wide:
@@ -206,7 +206,7 @@ def test_nothing_is_left_over_from_another_batch(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("name", ["src_embedding.weight", "encoder.norm.bias", "decoder.layers.1.ff.w_2.weight"])
-def test_parameters_that_no_longer_lie_in_one_piece_are_refused(name: str) -> None:
+def test_parameters_that_are_no_longer_contiguous_are_refused(name: str) -> None:
     model = random_model(4).train()
     loss, parameter = make_loss(model, "require"), model.get_parameter(name)
     parameter.data = torch.stack([parameter.data] * 2, -1)[..., 0]
@@ -214,7 +214,7 @@ def test_parameters_that_no_longer_lie_in_one_piece_are_refused(name: str) -> No
         loss(*SMALL_BATCH, 0.1)
 
 
-def test_the_number_of_threads_changes_no_more_than_the_order_of_sums() -> None:
+def test_the_number_of_threads_changes_only_the_order_of_sums() -> None:
     results, model = [], random_model(4, max_len=40)
     for n in (1, 2, 3, 7):
         torch.set_num_threads(n)
@@ -222,7 +222,7 @@ def test_the_number_of_threads_changes_no_more_than_the_order_of_sums() -> None:
         assert_same_pass(model, SMALL_BATCH)  # of fewer sentences than threads
     for others in results[1:]:
         assert_close(others, results[0], 1e-12)
-        assert not all(map(torch.equal, others, results[0]))  # there were as many
+        assert not all(map(torch.equal, others, results[0]))  # the numbers of threads did differ
 
 
 @pytest.mark.parametrize("which", ["hidden states", "loss"])
@@ -242,16 +242,16 @@ def test_a_second_derivative_is_refused(which: str) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, *range(125, 130), 300])
-@pytest.mark.parametrize("vocab", [1, 2, 251, 252, 253, 30_000])  # and PAD + 1 more; of the last, in blocks of rows
+@pytest.mark.parametrize("vocab", [1, 2, 251, 252, 253, 30_000])  # plus PAD + 1; the last in blocks of rows
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_loss_of_hidden_states_is_the_plain_one(rows: int, vocab: int, smoothing: float) -> None:
+def test_the_loss_of_hidden_states_equals_the_plain_one(rows: int, vocab: int, smoothing: float) -> None:
     hidden, zeros = random_tensor(0, 1, rows, 12).requires_grad_(), torch.zeros(PAD + 1, 12, dtype=torch.float64)
     weight = torch.cat([zeros, random_tensor(1, vocab, 12)]).requires_grad_()  # no target is padding
     case = hidden, weight, (torch.arange(rows) * 37 % vocab)[None] + PAD + 1, smoothing
     assert_close(with_gradients(training.linear_cross_entropy, *case), with_gradients(plain_loss, *case), 1e-11)
 
 
-def test_the_real_rows_alone_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rows_that_are_not_padding_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     compute = Mock(return_value=7.0)
     monkeypatch.setattr(training, "_call_function", compute)
     given = random_case([5, 2], padded=1)
@@ -272,9 +272,9 @@ def test_the_dtype_of_the_hidden_states_decides_not_autocast(dtype: torch.dtype,
     assert [x.dtype for x in want] == [of_weight, dtype, of_weight]
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells how much memory is used")
-def test_what_is_kept_does_not_grow_with_the_batch() -> None:
-    """16 MB of exponentials, and not the 120 MB of all; what the threads keep is still there when it has been done."""
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux reports the memory in use this way")
+def test_the_memory_kept_does_not_grow_with_the_batch() -> None:
+    """16 MB of exponentials, not all 120 MB of them; the memory that threads keep is still there after the call."""
     hidden, weight = torch.ones(3000, 8, requires_grad=True), torch.ones(10_000, 8, requires_grad=True)
     pages = Path("/proc/self/statm").read_text().split()[1]
     with_gradients(training.linear_cross_entropy, hidden, weight, torch.zeros(3000, dtype=torch.int64), 0.1)

@@ -1,7 +1,7 @@
 // The tile unit (AMX) in software, for processors without one: catches its instructions, and does what they say.
 //
-// It is linked or preloaded (LD_PRELOAD). It knows what shared.h makes of the unit: eight whole tiles, and of addresses a
-// base, an index and a distance. A wrong configuration, or none, ends the process with code 70.
+// It is linked or preloaded (LD_PRELOAD). It supports what shared.h uses of the unit: eight whole tiles, and addresses
+// of base, index and distance. A wrong configuration, or none, ends the process with code 70.
 
 #define _GNU_SOURCE
 #include <signal.h>
@@ -85,7 +85,7 @@ static void on_unknown_instruction(int number, siginfo_t *info, void *context) {
     value[REG_RIP] = (greg_t)next;
 }
 
-// The system has no such unit to give leave for.
+// The system has no such unit, and so cannot give permission to use it.
 long syscall(long number, ...) {
     va_list list;
     va_start(list, number);
