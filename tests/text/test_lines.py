@@ -32,14 +32,14 @@ from minitrans.text.reading import clean
         (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
         (b"\xef\xbb\xbf", []),
         (b"\xef\xbb\xbf\n", [""]),
-        *((f"a{c}b\n".encode(), [f"a{c}b"]) for c in "\u2028\u2029\x0b\x0c\x1c\x85"),  # no ends of lines
+        *((f"a{c}b\n".encode(), [f"a{c}b"]) for c in "\u2028\u2029\x0b\x0c\x1c\x85"),  # not line ends
     ],
 )
 def test_lines(content: bytes, lines: list[str]) -> None:
     assert list(iter_lines(io.BytesIO(content), "input")) == lines
 
 
-# No end, no line, lines without text, carriage returns, one line, one that is longer than a part, byte-order marks.
+# No final newline, no line, empty lines, carriage returns, one line, a line longer than a part, byte-order marks.
 AWKWARD_CONTENTS = [b"a\nb\nc", b"", b"\n\n\na\n\n", b"a\r\n\r\nb\r\n", b"one\n", b"a\n" + b"long " * 50 + b"\nb\n"]
 AWKWARD_CONTENTS += [b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b"\n"]
 byte_pieces = st.lists(st.sampled_from([b"\n", b"\r\n", b"a", b"\xef\xbb\xbf", b"long " * 9]))
@@ -64,19 +64,19 @@ def test_a_line_is_in_the_part_in_which_it_begins(content: bytes, n: int) -> Non
     assert lines == list(iter_lines(io.BytesIO(content), "input"))
 
 
-@pytest.mark.skipif(not shutil.which("split"), reason="no split here")
+@pytest.mark.skipif(not shutil.which("split"), reason="split is not installed")
 @pytest.mark.parametrize("content", AWKWARD_CONTENTS)
-def test_parts_are_those_of_split(content: bytes, tmp_path: Path) -> None:
+def test_parts_equal_those_of_the_split_command(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     for n in range(1, 8):
-        path.write_bytes(content * n)  # equal shares: what remains, later versions give to the first parts
+        path.write_bytes(content * n)  # equal shares: later versions of split give a remainder to the first parts
         for k in range(1, n + 1):
             with path.open("rb") as stream:
                 got = b"".join(islice(stream, len(seek_part(stream, k, n))))
             assert got == subprocess.run(["split", "-n", f"l/{k}/{n}", path], capture_output=True, check=True).stdout
 
 
-def test_a_fault_in_a_part_is_told_by_the_number_of_its_line_in_the_file() -> None:
+def test_an_error_in_a_part_names_the_line_number_in_the_file() -> None:
     stream = io.BytesIO(b"a\n" * 5 + b"\xff\n" + b"a\n" * 4)
     numbers = seek_part(stream, 2, 3)
     with pytest.raises(UserError, match="input, line 6: byte 1 is not valid UTF-8"):
@@ -84,7 +84,7 @@ def test_a_fault_in_a_part_is_told_by_the_number_of_its_line_in_the_file() -> No
 
 
 def open_self_closing_pipe() -> tuple[BinaryIO, BinaryIO]:
-    """Where to read, and where to write without a buffer; what nobody closes is closed after a minute."""
+    """The reading end and the unbuffered writing end, which is closed after a minute if nobody closes it."""
     reader, writer = os.pipe()
     stream = os.fdopen(writer, "wb", buffering=0)
     end = threading.Timer(60, stream.close)
@@ -105,11 +105,11 @@ def test_a_slow_file_gives_full_lists(tmp_path: Path, monkeypatch: pytest.Monkey
         assert list(read_ahead((tmp_path / "a.txt").open("rb"), "a.txt", most)) == lists
 
 
-def test_a_pipe_gives_each_line_when_it_is_there() -> None:
+def test_a_pipe_gives_each_line_as_soon_as_it_is_complete() -> None:
     reader, writer = open_self_closing_pipe()
     lists = read_ahead(reader, "pipe", 100)
     writer.write(b"one\ntw")
-    assert next(lists) == ["one"]  # the end of what was written is no line yet
+    assert next(lists) == ["one"]  # the rest is not a whole line yet
     writer.write("o ä".encode()[:-1])
     writer.write("ä".encode()[1:] + b"\n\nfour")
     taken = next(lists)
@@ -120,7 +120,7 @@ def test_a_pipe_gives_each_line_when_it_is_there() -> None:
     assert list(lists) == [["four"]]
 
 
-def test_lines_that_come_fast_are_taken_together() -> None:
+def test_lines_that_arrive_quickly_are_grouped() -> None:
     reader, writer = open_self_closing_pipe()
     lines = [str(i) for i in range(10_000)]
 
@@ -134,7 +134,7 @@ def test_lines_that_come_fast_are_taken_together() -> None:
     assert [line for taken in lists for line in taken] == lines
 
 
-def test_no_more_is_read_than_one_list_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_most_one_list_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
 
     def count(stream: BinaryIO, name: str, numbers: range) -> Iterator[str]:
@@ -147,15 +147,15 @@ def test_no_more_is_read_than_one_list_ahead(monkeypatch: pytest.MonkeyPatch) ->
     for lines in read_ahead(open_self_closing_pipe()[0], "pipe", 10):
         taken += len(lines)
         if taken < 200:
-            time.sleep(0.01)  # in which a reader that nothing holds reads on
-            assert len(read) <= taken + 10 + 1  # one waits for its place
+            time.sleep(0.01)  # in which an unrestrained reader would read on
+            assert len(read) <= taken + 10 + 1  # one line waits for a place
     assert taken == 1000
 
 
 @pytest.mark.parametrize(
     ("fault", "told"), [(OSError(5, "Input/output error"), UserError), (MemoryError(), MemoryError)]
 )
-def test_an_unreadable_stream_is_told(fault: Exception, told: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_errors_are_raised(fault: Exception, told: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(stream: BinaryIO, name: str, numbers: range) -> Iterator[str]:
         yield "a"
         raise fault
@@ -186,7 +186,7 @@ def test_clean(line: str, cleaned: str) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=())))  # lone surrogates included
-def test_a_clean_line_is_one_line_and_stays_as_it_is(line: str) -> None:
+def test_clean_gives_one_line_and_is_idempotent(line: str) -> None:
     cleaned = clean(f"{line}\n{line}")
     assert len(cleaned.splitlines()) <= 1
     assert not any(unicodedata.category(character) == "Cc" for character in cleaned)
@@ -195,11 +195,11 @@ def test_a_clean_line_is_one_line_and_stays_as_it_is(line: str) -> None:
     assert cleaned.encode().decode() == cleaned
 
 
-def test_marks_heaped_on_a_letter_take_no_time_and_short_lines_keep_theirs() -> None:
+def test_heaps_of_combining_marks_are_cut_quickly_and_short_lines_keep_theirs() -> None:
     heap = "e" + "\u0301\u0316" * 200_000
     began = time.process_time()
     cleaned = clean(f"a {heap} b")
-    assert time.process_time() - began < 10  # as they come, they would take minutes to put in order
+    assert time.process_time() - began < 10  # uncut, they would take minutes to put in order
     assert clean(cleaned) == cleaned
     assert len(unicodedata.normalize("NFD", cleaned)) == len("a e b") + 30
     short = "e" + "\u0301" * 100
@@ -208,7 +208,7 @@ def test_marks_heaped_on_a_letter_take_no_time_and_short_lines_keep_theirs() -> 
     assert clean(ordinary) == " ".join(unicodedata.normalize("NFC", ordinary).split())
 
 
-def test_a_line_longer_than_any_text_is_refused_without_being_read(tmp_path: Path) -> None:
+def test_an_overlong_line_is_refused_before_its_end_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"a\n" + b"b" * MAX_LINE_BYTES + b"\n")
     with pytest.raises(UserError, match=rf"a.txt, line 2: it has more than {MAX_LINE_BYTES} bytes; break it"):
@@ -222,7 +222,7 @@ def test_a_line_longer_than_any_text_is_refused_without_being_read(tmp_path: Pat
     assert longer.tell() == MAX_LINE_BYTES + 1
 
 
-def test_what_would_move_a_cursor_is_made_visible() -> None:
+def test_control_characters_are_escaped() -> None:
     assert escape_controls("a\x1b[2J\r\n\x9b\u202eb\u2028\udc80é我\U0001f468\u200d\U0001f469") == (
         "a\\x1b[2J\\r\\n\\x9b\\u202eb\\u2028\\udc80é我\U0001f468\u200d\U0001f469"
     )

@@ -42,7 +42,7 @@ LINE_CASES = {
     "YOU SEE MARIA": "you see [N1]", "我有3只猫。在B316号": "我有[21]只猫。在[C1]号", "我叫Zoltan吗": "我叫[N1]吗",
     "看x@y.com吗": "看[C1]吗", "看www.x.org/a和y.com吗": "看[C1]和[C2]吗",
 }  # fmt: skip
-TYPO_CASES = {  # swapped, left out, doubled, a neighbouring key but no other, an apostrophe; of several the commonest
+TYPO_CASES = {  # letters swapped, lost, doubled, from a neighbouring key only; apostrophes; the commonest of several
     "R u thier cuz?": "are you their because?", "he is R, Im": "he is r, i'm", "ppl": "[N1]", "IDK": "i don't know",
     "He is thier cat": "he is their cat", "he is Becasue": "he is because", "Teh cat": "the cat", "becase": "because",
     "my boook": "my book", "my hpuse": "my house", "hquse": "[N1]", "Hes yex": "he's yes", "thre frm": "there from",
@@ -56,7 +56,7 @@ SENTENCE_CASES = [
     ['He said "Go now. Do it." and left. So'], ["“Go now. Do it.” He left."],
     ["No. 5 is here... and there.He"], ["他走了. ，"],
 ]  # fmt: skip
-JOIN_CASES = [  # the translations of a line's sentences, and that of the line
+JOIN_CASES = [  # a line, the translations of its sentences, and its own
     ("He left…", ["他走了。"], "他走了…"), ("Go ... 😀", ["जा।"], "जा ... 😀"), ("Go. Go", ["", "Va"], "Va"),
     ("He left. 😀", ["他走了。"], "他走了。 😀"), ("Go. Go", ["Va.", "Va !"], "Va. Va !"),
     ("Go. Go", ["Va…", "Ça va."], "Va… Ça va."), ("Go. Go", ["Va", ""], "Va"),
@@ -98,13 +98,13 @@ def put_labels(*texts: str) -> list[str]:
 
 
 @given(st.text())
-def test_a_reader_that_is_not_to_leaves_a_line_as_it_is(line: str) -> None:
+def test_a_reader_with_nothing_enabled_only_cleans_lines(line: str) -> None:
     assert Reader(False).preprocess_line(line) == [(clean(line), KeptParts({}))]
     assert Reader(False).preprocess_pairs([line], [line]) == ([clean(line)], [clean(line)])
 
 
 @pytest.mark.parametrize(("line", "want"), NORMALIZE_CASES.items())
-def test_a_source_is_as_a_keyboard_has_it_and_a_target_as_it_is(line: str, want: str) -> None:
+def test_sources_are_normalized_and_targets_only_cleaned(line: str, want: str) -> None:
     assert PLAIN_READER.preprocess_pairs([line], [line]) == ([want], [clean(line)])
     assert PLAIN_READER.preprocess(f"x {line} x") == (f"x {want} x", KeptParts({}))
 
@@ -116,7 +116,7 @@ def test_a_source_is_as_a_keyboard_has_it_and_a_target_as_it_is(line: str, want:
     after=st.lists(st.sampled_from(["…", " ...", "....", "😀", " ❤️", " :)", " ;-)", " 👩‍👧", "‼️", "#️⃣©️"]), max_size=3),
 )
 @example(before=["ℹ️ "], sentence="he lives here", quotes="", after=[])
-def test_what_is_around_it_is_put_back(before: list[str], sentence: str, quotes: str, after: list[str]) -> None:
+def test_what_surrounds_a_sentence_is_restored(before: list[str], sentence: str, quotes: str, after: list[str]) -> None:
     line = clean("".join([*before, quotes[:1], sentence, quotes[1:], *after]))
     read = PLAIN_READER.preprocess_line(line)
     assert [text for text, _ in read] == [sentence]
@@ -126,7 +126,7 @@ def test_what_is_around_it_is_put_back(before: list[str], sentence: str, quotes:
 @pytest.mark.parametrize(
     ("line", "asks"), [*((line, True) for line in UNMARKED_QUESTIONS), *((line, False) for line in STATEMENTS)]
 )
-def test_a_question_is_read_with_a_mark_which_its_translation_loses(line: str, asks: bool) -> None:
+def test_an_unmarked_question_gets_a_mark_that_its_translation_loses(line: str, asks: bool) -> None:
     english, german = (Reader(True, known=[word]) for word in ("what", "was"))
     for after in ("", " 😀", "…"):
         text, kept = english.preprocess(line + after)
@@ -146,20 +146,20 @@ def test_a_question_is_read_with_a_mark_which_its_translation_loses(line: str, a
         ("Go 😀...", "", "go", " 😀..."),
     ],
 )
-def test_emoji_before_an_end_mark_go_after_it(line: str, before: str, text: str, after: str) -> None:
+def test_emoji_before_an_end_mark_are_moved_after_it(line: str, before: str, text: str, after: str) -> None:
     read, kept = PLAIN_READER.preprocess(line)
     assert (read, kept.before, kept.after) == (text, before, after)
 
 
 @given(st.text(non_word), st.sampled_from([PLAIN_READER, READER]))
-def test_a_line_without_a_letter_or_a_digit_comes_back(line: str, reader: Reader) -> None:
+def test_a_line_without_letters_or_digits_is_returned_unchanged(line: str, reader: Reader) -> None:
     read = reader.preprocess_line(line)
     assert {text for text, _ in read} == {""}
     assert reader.postprocess_line(iter([""] * len(read)), read) == clean(line)
 
 
 @pytest.mark.parametrize(("line", "texts", "want"), JOIN_CASES)
-def test_translations_of_sentences_are_put_together(line: str, texts: list[str], want: str) -> None:
+def test_translations_of_sentences_are_joined(line: str, texts: list[str], want: str) -> None:
     assert PLAIN_READER.postprocess_line(iter(texts), PLAIN_READER.preprocess_line(line)) == want
 
 
@@ -171,7 +171,7 @@ def test_a_line_is_split_into_sentences(parts: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("line", "want"), [*LINE_CASES.items(), *TYPO_CASES.items()])
-def test_what_is_copied_is_set_aside_and_typing_errors_mended(line: str, want: str) -> None:
+def test_copied_parts_become_placeholders_and_typing_errors_are_corrected(line: str, want: str) -> None:
     text, kept = READER.preprocess(line)
     assert put_labels(text) == [want]
     assert line in TYPO_CASES or READER.postprocess(text, kept).lower() == line.lower()
@@ -180,20 +180,20 @@ def test_what_is_copied_is_set_aside_and_typing_errors_mended(line: str, want: s
     assert PLAIN_READER.preprocess(line) == (line.lower(), KeptParts({}))
 
 
-def test_what_depends_on_the_words_that_are_known() -> None:
+def test_reading_depends_on_the_known_words() -> None:
     assert [Reader(True, known=[word]).preprocess("Go。")[0] for word in ("what", "was")] == ["go.", "go。"]
-    for line in ("Er kam am 15. Mai 2020. Gut.", "I am 7. I see. 2. Go"):  # no date in English
+    for line in ("Er kam am 15. Mai 2020. Gut.", "I am 7. I see. 2. Go"):  # not a date in English
         assert len(Reader(True, known=["what"]).to_sentences(line)) == 3
     assert Reader(True, SIGNS, ["cat"]).preprocess("cat u") == ("cat u", KeptParts({}))  # where `you` is not known
     assert (READER.expansions("hes"), Reader(True, None, KNOWN).expansions("hes")) == (["he's"], [])
-    assert Reader(True, SIGNS, [f"{'x' * 15}'{'y' * 15}"]).expansions("x" * 15 + "y" * 15) == []  # soon answered
+    assert Reader(True, SIGNS, [f"{'x' * 15}'{'y' * 15}"]).expansions("x" * 15 + "y" * 15) == []  # answered quickly
 
 
 @pytest.mark.parametrize(
     "line",
     ["नमस्ते உன்னை ꯑꯁꯤ ꦏꦺꦴꦭꦶꦤ꧀ 𞤆𞤵𞤤𞤢𞥄𞤪 𑄌𑄋𑄴𑄟𑄳𑄦", "می‌خواهم بروم", "שָׁלוֹם עולם", "สวัสดี", "I lo\u00adve\u200b yo\u200eu", "\ufeffI"],
 )
-def test_words_with_marks_or_what_is_not_seen_are_words(line: str) -> None:
+def test_words_with_combining_marks_or_invisible_characters_are_words(line: str) -> None:
     text, kept = Reader(True, SIGNS, split_lowercase_words(line)).preprocess(line)
     assert (split_lowercase_words(text), kept) == (split_lowercase_words(line), KeptParts({}))
     assert not {*text} & {*"\u00ad\u200b\u200e\ufeff"}
@@ -202,7 +202,7 @@ def test_words_with_marks_or_what_is_not_seen_are_words(line: str) -> None:
 
 
 @pytest.mark.parametrize(("n", "kept"), [(2000, True), (2001, False)])
-def test_of_a_sentence_of_more_than_2000_characters_nothing_is_kept(n: int, kept: bool) -> None:
+def test_nothing_is_kept_of_a_sentence_of_more_than_2000_characters(n: int, kept: bool) -> None:
     line, copier = "- 5 ".ljust(n, "x"), Reader(False, SIGNS)
     assert PLAIN_READER.preprocess(line)[1].before == "- " * kept
     assert [*copier.preprocess(line)[1].placeholder_values.values()] == ["5"] * kept
@@ -225,12 +225,12 @@ def test_a_name_has_nine_words_at_most() -> None:
 
 
 @given(st.lists(st.sampled_from(KNOWN).flatmap(lambda word: st.sampled_from([word, word.capitalize(), word.upper()]))))
-def test_known_words_stay(some: list[str]) -> None:
+def test_known_words_are_left_unchanged(some: list[str]) -> None:
     assert READER.preprocess(" ".join(some)) == (" ".join(some).lower(), KeptParts({}))
 
 
 @given(TEXTS | st.text("ABab 0125,.:/-@€_\\'猫"))
-def test_what_was_set_aside_is_put_back(line: str) -> None:
+def test_postprocess_restores_what_preprocess_set_aside(line: str) -> None:
     reader = Reader(False, SIGNS, ["cat"])
     text, kept = reader.preprocess(line)
     assert reader.postprocess(text, kept) == clean(line)
@@ -238,14 +238,14 @@ def test_what_was_set_aside_is_put_back(line: str) -> None:
 
 
 @pytest.mark.parametrize(("source", "target", "read", "want"), PAIRS_AND_THEIR_READING)
-def test_what_stands_on_both_sides_is_set_aside(source: str, target: str, read: str, want: str) -> None:
+def test_parts_found_on_both_sides_become_placeholders(source: str, target: str, read: str, want: str) -> None:
     assert put_labels(*(text for side in COPIER.preprocess_pairs([source], [target]) for text in side)) == [read, want]
     plain = PLAIN_READER.normalize_punctuation(source).lower()
     assert PLAIN_READER.preprocess_pairs([source], [target]) == ([plain], [target])
 
 
 @given(TEXTS, TEXTS)
-def test_both_sides_of_a_pair_are_as_before_once_all_is_put_back(source: str, target: str) -> None:
+def test_both_sides_of_a_pair_can_be_restored(source: str, target: str) -> None:
     made: dict[str, reading._PlaceholderMap] = {}
     make_map = reading._PlaceholderMap
     with pytest.MonkeyPatch.context() as patch:
@@ -258,7 +258,7 @@ def test_both_sides_of_a_pair_are_as_before_once_all_is_put_back(source: str, ta
 
 
 @pytest.mark.parametrize("free", range(N_KIND_SLOTS))
-def test_a_placeholder_of_the_text_is_not_given_again(free: int) -> None:
+def test_a_placeholder_found_in_the_text_is_not_reused(free: int) -> None:
     taken = "".join(PLACEHOLDERS[:free] + PLACEHOLDERS[free + 1 : N_KIND_SLOTS])
     for text in COPIER.replace_copies(f"{taken} Tom", f"{taken} Tom") + READER.preprocess(f"{taken} is Milos")[:1]:
         assert text.endswith(f" {PLACEHOLDERS[free]}")
@@ -274,7 +274,7 @@ def test_a_placeholder_of_the_text_is_not_given_again(free: int) -> None:
         ("a well-known 3.14, 4711 and 3pm; 50%", "a well known 3 14 4711 and 3pm 50"),
         ("snake_case -- … '' $ 😀 ❤️ 👩‍👩‍👧 1️⃣", "snake case 1"),
         ("cafe\u0301 Straße हिन्दी में İyi", "café straße हिन्दी में iyi"),
-        ("co\u00adoperate می\u200cخواهم", "cooperate میخواهم"),  # a soft hyphen and a joiner are not seen
+        ("co\u00adoperate می\u200cخواهم", "cooperate میخواهم"),  # a soft hyphen and a joiner are invisible
         ("한국어 입니다", "한국어 입니다"),
         ("我爱DNA和3D。", "我 爱 dna 和 3d"),
         ("カタカナー々", "カ タ カ ナ ー 々"),

@@ -1,4 +1,4 @@
-"""Where lines are cut into sentences. How well the library knows languages is for its own tests."""
+"""Where lines are split into sentences. How well the library knows each language is left to its own tests."""
 
 import time
 
@@ -36,13 +36,13 @@ def test_a_line_is_cut_where_its_sentences_end(language: str, sentences: list[st
 
 
 @given(st.lists(st.sampled_from([*"aB1 .!?。“”\"'()\n\r\u2028\ud800\u0301", "Mr. ", "“" * 99, "x" * 999])).map("".join))
-def test_nothing_is_lost(line: str) -> None:
+def test_splitting_loses_no_text(line: str) -> None:
     sentences = split_sentences(line, "en")
     assert " ".join(sentences).replace(" ", "") == clean(line).replace(" ", "")
     assert all(sentence == clean(sentence) for sentence in sentences)
 
 
-def test_a_column_of_figures_takes_no_quadratic_time() -> None:
+def test_many_numbers_take_no_quadratic_time() -> None:
     began = time.process_time()
     assert split_sentences("12! " * 20_000, "en") == [("12! " * 20_000).strip()]
     assert time.process_time() - began < 5

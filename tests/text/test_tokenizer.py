@@ -47,7 +47,7 @@ def special_ids(tokenizer: Tokenizer) -> list[int]:
     return [tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id]
 
 
-def test_ids(tokenizer: Tokenizer) -> None:
+def test_special_ids_and_vocabulary_size(tokenizer: Tokenizer) -> None:
     assert special_ids(tokenizer) == [0, 1, 2, 3]
     assert special_ids(Tokenizer(foreign_model(3, 2, 1))) == [3, 2, 1, 0]  # they are read back from the file
     assert tokenizer.vocab_size == 300
@@ -65,7 +65,7 @@ def test_decode_undoes_encode(tokenizer: Tokenizer) -> None:
     for text in AWKWARD_LINES:
         check(text)
     given(texts)(check)()
-    assert tokenizer.decode(tokenizer.encode("a\u2581\u2581cat\u2581")) == "a cat"  # the mark for a space is one
+    assert tokenizer.decode(tokenizer.encode("a\u2581\u2581cat\u2581")) == "a cat"  # the mark for a space is a space
 
 
 def test_decode_takes_any_ids(tokenizer: Tokenizer) -> None:
@@ -116,10 +116,10 @@ def test_digits_are_single_pieces_and_a_vocabulary_too_large_is_lowered(
     ids = tokenizer.encode("508号 508")
     assert [piece for i in ids if re.search(r"\d", piece := tokenizer.pieces[i])] == [*"508508"]
     assert tokenizer.decode(ids) == "508号 508"
-    assert capfd.readouterr() == ("", "")  # training says nothing
+    assert capfd.readouterr() == ("", "")  # training prints nothing
 
 
-def test_a_vocabulary_too_small_names_the_smallest() -> None:
+def test_a_vocabulary_too_small_is_refused_with_the_smallest_possible() -> None:
     with pytest.raises(UserError, match=r"vocab_size is 262, too small .* at least (\d+)") as caught:
         Tokenizer.train(SENTENCES, TokenizerConfig(vocab_size=262))
     smallest = int(str(caught.value).split("at least ")[1].split(",")[0])
@@ -129,7 +129,7 @@ def test_a_vocabulary_too_small_names_the_smallest() -> None:
 
 
 @pytest.mark.parametrize("sentences", [[], ["", " \x00 "]])
-def test_no_text(sentences: list[str]) -> None:
+def test_training_without_text_is_refused(sentences: list[str]) -> None:
     with pytest.raises(UserError, match="no text to train the tokenizer on"):
         Tokenizer.train(sentences, CONFIG)
 
@@ -140,7 +140,7 @@ def test_long_sentences_are_not_dropped() -> None:
     assert max(map(len, tokenizer.encode_batch([chr(0x4E00 + i) for i in range(30)]))) <= 2  # no bytes needed
 
 
-def test_decode_knows_the_space_without_a_piece_for_it() -> None:
+def test_decode_gives_spaces_without_a_piece_for_them() -> None:
     # The only space, at the start, is too rare for a piece.
     tokenizer = Tokenizer.train(["字" * 30_000], TokenizerConfig(vocab_size=300, model_type="bpe"))
     assert tokenizer.decode(tokenizer.encode("字 a")) == "字 a"
@@ -158,7 +158,7 @@ def test_file_pickle_and_copy_keep_the_bytes(tmp_path: Path, tokenizer: Tokenize
         assert other.encode("the cat 鱼") == tokenizer.encode("the cat 鱼")
 
 
-def test_load_a_file_that_is_not_there_or_damaged(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_missing_or_damaged_file_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = tmp_path / "tokenizer.model"
     with pytest.raises(UserError, match=r"cannot read the tokenizer .*No such file"):
         Tokenizer.load(path)
@@ -183,7 +183,7 @@ def foreign_model(pad_id: int, bos_id: int, eos_id: int) -> bytes:
 
 
 @pytest.mark.parametrize(("ids", "missing"), [((-1, 1, 2), "pad_id"), ((2, -1, 1), "bos_id"), ((2, 1, -1), "eos_id")])
-def test_load_a_file_without_a_special_id(tmp_path: Path, ids: tuple[int, int, int], missing: str) -> None:
+def test_a_file_without_a_special_id_is_refused(tmp_path: Path, ids: tuple[int, int, int], missing: str) -> None:
     (tmp_path / "tokenizer.model").write_bytes(foreign_model(*ids))
     with pytest.raises(UserError, match=rf"tokenizer\.model: the SentencePiece model has no {missing}"):
         Tokenizer.load(tmp_path / "tokenizer.model")
