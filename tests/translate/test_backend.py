@@ -1,4 +1,4 @@
-"""Who computes: compiled code where it may; where it may not, the plain model, of which one line tells, or an error."""
+"""What computes: compiled code where it can; elsewhere the plain model, which one line reports, or an error."""
 
 import copy
 import logging
@@ -37,14 +37,14 @@ LINES = ["I love you.", "", "The cat is in the kitchen.", "Machine learning is f
 
 
 def training_backend(model: Transformer, mode: CompiledMode = "auto") -> str:
-    """Who computes the loss of a batch."""
+    """What computes the loss of a batch: compiled code or the plain model."""
     loss = make_loss(model, mode)(*BATCH_IDS, 0.1)
     assert loss.grad_fn is not None
     return "compiled" if loss.grad_fn.name() == "_LinearCrossEntropyBackward" else "plain"
 
 
 def decoding_backend(model: Transformer, mode: CompiledMode = "auto") -> str:
-    """Who computes the steps."""
+    """What computes the steps of decoding."""
     return "plain" if isinstance(make_stepper(model, mode), CachedStepper) else "compiled"
 
 
@@ -70,13 +70,13 @@ def test_the_mode_decides(mode: CompiledMode, who: str, dtype: torch.dtype, monk
 
 
 @pytest.mark.parametrize("mode", [False, None, "no", "required"])
-def test_another_mode_is_refused(mode: Any) -> None:
+def test_an_unknown_mode_is_refused(mode: Any) -> None:
     with pytest.raises(ValueError, match=f"^compiled is {mode!r}; it must be auto, off or require$"):
         make_stepper(random_model(1), mode)
 
 
 @needs_compiled
-def test_one_line_says_so_for_each_work_and_reason(caplog: Log, allow_fallbacks: list[str], monkeypatch: Patch) -> None:
+def test_each_task_and_reason_is_reported_once(caplog: Log, allow_fallbacks: list[str], monkeypatch: Patch) -> None:
     monkeypatch.setattr(backend, "_backend_by_task", {})
     model = random_model(1)
     model.encoder.register_forward_hook(lambda module, inputs, output: None)
@@ -111,7 +111,7 @@ def test_a_model_that_is_converted_afterwards_is_refused() -> None:
 
 @needs_compiled
 def test_a_copy_of_model_and_loss_has_its_own_weights() -> None:
-    """As a copy of the training module, whose weights somebody averages."""
+    """Such as a copy of the training module whose weights are averaged."""
     model = random_model(1).train()
     copied, of_batch = copy.deepcopy((model, make_loss(model, "require")))
     with torch.no_grad():
@@ -130,7 +130,7 @@ def test_dropout_and_modes_that_change_during_training_reach_compiled_code() -> 
         assert worst_deviation(loss_and_gradients(of_batch, model, BATCH_IDS), plain) < 1e-11
 
 
-# -- Where there is none --------------------------------------------------------------------------------------------
+# -- Without compiled code ------------------------------------------------------------------------------------------
 
 
 BROKEN_COMPILERS = [
@@ -168,7 +168,7 @@ def test_without_the_folder_the_plain_model_computes_without_a_word(monkeypatch:
     assert not can_verify_compiled("auto")
     assert caplog.messages == []
     REAL_LOG_ONCE.cache_clear()
-    with caplog.at_level(logging.INFO, "minitrans"):  # for who wants to know
+    with caplog.at_level(logging.INFO, "minitrans"):  # for those who want to know
         decoding_backend(random_model(1))
     assert caplog.messages == [f"decoding {FALLBACK}: the folder minitrans/compiled is missing"]
     makers: list[Callable[[CompiledMode], object]] = [partial(f, random_model(1)) for f in (make_loss, make_stepper)]
@@ -178,7 +178,7 @@ def test_without_the_folder_the_plain_model_computes_without_a_word(monkeypatch:
             ask("require")
 
 
-def test_what_the_folder_cannot_import_is_an_error(monkeypatch: Patch) -> None:
+def test_a_failed_import_in_the_folder_is_an_error(monkeypatch: Patch) -> None:
     def broken(name: str) -> None:
         raise ModuleNotFoundError("No module named 'other'", name="other")
 
@@ -195,7 +195,7 @@ UNSUPPORTED_DTYPE_OR_DEVICE = [
 
 @needs_compiled
 @pytest.mark.parametrize(("change", "words"), UNSUPPORTED_DTYPE_OR_DEVICE, ids=["float16", "meta"])
-def test_another_dtype_or_device_takes_the_plain_model_without_a_word(
+def test_an_unsupported_dtype_or_device_takes_the_plain_model_without_a_word(
     change: Callable[[Transformer], Transformer], words: str, caplog: Log
 ) -> None:
     model = change(random_model(1))
@@ -230,14 +230,14 @@ def test_parameters_in_bfloat16_are_trained_by_the_plain_model(autocast: bool, c
 @needs_compiled
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("p", [0.0, 0.3])
-def test_the_loss_is_the_plain_one_in_both_modes(training: bool, p: float) -> None:
+def test_the_loss_equals_the_plain_one_in_both_modes(training: bool, p: float) -> None:
     model = random_model(1, dropout=p, attention_dropout=p).train(training)
     compiled = loss_and_gradients(make_loss(model, "require"), model, BATCH_IDS)
     after = torch.get_rng_state()
     plain = loss_and_gradients(make_loss(model, "off"), model, BATCH_IDS)
     assert worst_deviation(compiled, plain) < 1e-11
-    assert torch.equal(torch.get_rng_state(), after)  # as many random numbers have been drawn
-    of_batch = make_loss(model.train(not training), "require")  # the mode is that at each batch
+    assert torch.equal(torch.get_rng_state(), after)  # equally many random numbers have been drawn
+    of_batch = make_loss(model.train(not training), "require")  # the mode at each batch counts
     model.train(training)
     with torch.no_grad():
         torch.manual_seed(7)
@@ -246,7 +246,7 @@ def test_the_loss_is_the_plain_one_in_both_modes(training: bool, p: float) -> No
 
 
 @needs_compiled
-def test_the_probe_draws_no_random_numbers_of_the_caller_and_leaves_its_modes_alone() -> None:
+def test_the_probe_leaves_the_callers_random_state_and_modes_unchanged() -> None:
     model = random_model(1).train()
     torch.manual_seed(5)
     before = torch.get_rng_state()
@@ -263,7 +263,7 @@ def test_the_probe_draws_no_random_numbers_of_the_caller_and_leaves_its_modes_al
 @pytest.mark.parametrize(
     "around", [torch.inference_mode(), torch.no_grad(), torch.autocast("cpu", torch.bfloat16), torch.device("meta")]
 )
-def test_the_probe_finds_no_difference_whatever_is_around(around: AbstractContextManager[Any]) -> None:
+def test_the_probe_finds_no_difference_in_any_context(around: AbstractContextManager[Any]) -> None:
     model = random_model(1).float()
     with around:
         stepper = make_stepper(model, "require")
@@ -284,7 +284,7 @@ def test_the_probe_finds_no_difference_whatever_is_around(around: AbstractContex
 
 @pytest.fixture
 def bundle(translator: Translator) -> Bundle:
-    """A random float64 model that seldom says what it has just been told: its translations tell it from any other."""
+    """A random float64 model that seldom repeats the token it was just fed, so that its translations are its own."""
     sizes = {"d_model": 12, "n_heads": 2, "d_head": 5, "d_ff": 14, "n_layers": 2, "tie_embeddings": False}
     model = randomize(Transformer(replace(translator.bundle.model.config, **sizes)), 3)  # type: ignore[arg-type]
     with torch.no_grad():
@@ -312,7 +312,7 @@ def test_a_change_after_loading_changes_the_next_translation(change: str, bundle
 @needs_compiled
 @pytest.mark.parametrize("mode", ["off", "require"])
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda translator: pickle.loads(pickle.dumps(translator))])
-def test_a_copy_translates_alike(
+def test_a_copy_of_a_translator_gives_the_same_translations(
     copied: Callable[[Translator], Translator], mode: CompiledMode, bundle: Bundle
 ) -> None:
     translator = Translator(bundle, mode)
@@ -324,7 +324,7 @@ def test_a_copy_translates_alike(
 
 @needs_compiled
 @pytest.mark.parametrize("change", CHANGES_AFTER_LOADING)
-def test_compiled_code_is_of_the_model_as_it_was_and_each_translator_asks_anew(
+def test_compiled_code_keeps_the_model_as_it_was_and_each_new_translator_probes_again(
     change: str, bundle: Bundle, monkeypatch: Patch, caplog: Log, allow_fallbacks: list[str]
 ) -> None:
     translator = Translator(bundle, "require")

@@ -39,9 +39,9 @@ def run_dir(tiny_run: Path, tmp_path: Path) -> Path:
     return copy_run(tiny_run, tmp_path / "run")
 
 
-def test_what_is_saved_is_what_is_loaded(run_dir: Path, tmp_path: Path) -> None:
+def test_a_saved_bundle_loads_unchanged(run_dir: Path, tmp_path: Path) -> None:
     bundle = load_bundle(run_dir)
-    bundle.model.double().train()  # whatever its dtype and its mode: loaded are float32 and eval mode
+    bundle.model.double().train()  # whatever its dtype and mode, it is loaded in float32 and in eval mode
     assert (bundle.source, bundle.target) == ("en", "zh")
     folder = tmp_path / "again"
     folder.mkdir()
@@ -63,7 +63,7 @@ def test_what_is_saved_is_what_is_loaded(run_dir: Path, tmp_path: Path) -> None:
 
 
 class EditedTransformer(Transformer):
-    """With a buffer that is part of its state, and a matrix that lies in memory by columns."""
+    """A model with a buffer that is part of its state, and a matrix that is stored by columns."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
@@ -71,12 +71,12 @@ class EditedTransformer(Transformer):
         self.output.weight = nn.Parameter(self.output.weight.detach().T.contiguous().T)
 
 
-def test_a_buffer_and_a_matrix_in_any_order_are_saved(
+def test_a_buffer_and_a_matrix_of_any_memory_layout_are_saved(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = load_bundle(run_dir)
     model = EditedTransformer(bundle.model.config)
-    model.get_buffer("seen").fill_(-torch.inf)  # as a mask has it
+    model.get_buffer("seen").fill_(-torch.inf)  # as in a mask
     save_bundle(tmp_path, replace(bundle, model=model))
     monkeypatch.setattr(bundle_module, "Transformer", EditedTransformer)
     loaded = load_bundle(tmp_path).model
@@ -85,7 +85,7 @@ def test_a_buffer_and_a_matrix_in_any_order_are_saved(
 
 
 def test_special_ids_are_those_of_the_tokenizer_file(tmp_path: Path) -> None:
-    """Any that SentencePiece gives: neither in order, nor the first four."""
+    """Any ids that SentencePiece gives: neither in order, nor the first four."""
     proto = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["a b c d"] * 9), model_writer=proto, vocab_size=270, hard_vocab_limit=False,
@@ -110,7 +110,7 @@ def test_an_exported_reader_reads_as_the_run_does(plain: bool, placeholders: boo
         assert exported.preprocess(text) == own.preprocess(text)
 
 
-def test_a_run_without_a_list_of_words_and_a_threshold_says_nothing_of_either(run_dir: Path) -> None:
+def test_a_run_without_a_word_list_and_a_threshold_marks_nothing(run_dir: Path) -> None:
     save_bundle(run_dir, replace(load_bundle(run_dir), source_words=None, threshold=None))
     bundle = load_bundle(run_dir)
     assert (bundle.source_words, bundle.threshold) == (None, None)
@@ -119,7 +119,7 @@ def test_a_run_without_a_list_of_words_and_a_threshold_says_nothing_of_either(ru
     assert [line.split("\t")[1] for line in out.splitlines()] == ["", ""]
 
 
-def test_a_tied_matrix_is_saved_once_and_stays_tied_and_others_are_saved_each(run_dir: Path, tmp_path: Path) -> None:
+def test_a_tied_matrix_is_saved_once_and_stays_tied_and_untied_ones_are_saved(run_dir: Path, tmp_path: Path) -> None:
     assert not {"tgt_embedding.weight", "output.weight"} & set(load_file(run_dir / WEIGHTS))
     bundle = load_bundle(run_dir)
     assert bundle.model.output.weight is bundle.model.src_embedding.weight is bundle.model.tgt_embedding.weight
@@ -135,15 +135,15 @@ def test_a_tied_matrix_is_saved_once_and_stays_tied_and_others_are_saved_each(ru
 
 @dataclass(frozen=True)
 class ConfigWithNorm(TransformerConfig):
-    """Of an edited model: `norm` is a new setting, one of two words."""
+    """The settings of an edited model: `norm` is a new one, with two possible values."""
 
     norm: Literal["before", "after"] = "before"
 
 
-def test_a_new_setting_may_be_one_of_several_words(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_setting_may_have_a_choice_of_values(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle_module, "TransformerConfig", ConfigWithNorm)
     bundle = load_bundle(run_dir)
-    assert bundle.model.config == ConfigWithNorm(**asdict(bundle.model.config))  # an old run has the default
+    assert bundle.model.config == ConfigWithNorm(**asdict(bundle.model.config))  # an old run gets the default
     for norm in ("after", "between"):
         sizes = json.loads((run_dir / METADATA).read_text())
         sizes["model"]["norm"] = norm
@@ -155,11 +155,11 @@ def test_a_new_setting_may_be_one_of_several_words(run_dir: Path, monkeypatch: p
                 load_bundle(run_dir)
 
 
-# -- what is damaged (most of it: tests/test_refusals.py) -------------------------------------------------------------
+# -- Damaged files (most of them: tests/test_refusals.py) -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [METADATA, WEIGHTS, TOKENIZER, WORDS])
-def test_a_pickle_in_the_place_of_a_file_is_not_run(name: str, run_dir: Path) -> None:
+def test_a_pickle_in_place_of_a_file_is_not_run(name: str, run_dir: Path) -> None:
     for dump in (pickle.dump, torch.save):
         with open(run_dir / name, "wb") as file:
             dump(EvilPickle(run_dir / "evil"), file)

@@ -32,7 +32,7 @@ BAD_OUTPUT = [line.replace("sat on", "lay under") if i % 5 else line for i, line
         ("13a", "de de-AT deu_Latn en vi vie x"),
     ],
 )
-def test_languages_without_spaces_are_split_into_characters_however_they_are_spelled(
+def test_languages_without_spaces_are_split_into_characters_however_their_code_is_spelled(
     tokenizer: str, targets: str
 ) -> None:
     for target in targets.split():
@@ -42,7 +42,7 @@ def test_languages_without_spaces_are_split_into_characters_however_they_are_spe
 
 @given(st.lists(st.tuples(*[st.lists(st.sampled_from("abcd"), max_size=7).map(" ".join)] * 2), min_size=1))
 @example([("a b c", "a b c"), ("a", "a"), ("", "b")])
-def test_bleu_is_the_usual_one_and_not_0_where_all_translations_are_short(pairs: list[tuple[str, str]]) -> None:
+def test_bleu_is_that_of_sacrebleu_but_not_0_where_all_translations_are_short(pairs: list[tuple[str, str]]) -> None:
     translations, references = zip(*pairs, strict=True)
     usual = BLEU().corpus_score(translations, [references])
     assert score(references, references, "en").bleu == pytest.approx(100 if any(references) else 0)
@@ -55,14 +55,14 @@ def test_exact_match_counts_whole_sentences_after_cleaning_the_reference() -> No
     assert scores.exact_match == 50.0
 
 
-def test_all_references_are_composed_as_translations_are() -> None:
+def test_references_are_unicode_normalized_like_translations() -> None:
     written, typed = "Schöne Grüße, schöne Küsse", "Scho\u0308ne Gru\u0308ße, scho\u0308ne Ku\u0308sse"
     for references in ([typed], ["x"]), (["x"], [typed]):
         scores = score([written], references[0], "de", others=references[1:])
         assert (scores.bleu, scores.chrf, scores.exact_match) == pytest.approx((100, 100, 100))
 
 
-def test_any_of_several_references_is_right_and_a_blank_further_one_is_none() -> None:
+def test_any_of_several_references_counts_and_blank_extra_ones_do_not() -> None:
     translations, references = ["a b c d", "", "x y z w"], ["a b c e", "p q", "x  y z w"]
     others = [["a b  c d", " ", ""]]
     scores = score(translations, references, "de", others=others)
@@ -77,7 +77,7 @@ def test_any_of_several_references_is_right_and_a_blank_further_one_is_none() ->
         score(translations, references, "de", others=[["a"]])
 
 
-def test_several_references_serve_the_bootstrap_too() -> None:
+def test_the_bootstrap_uses_all_references() -> None:
     others = [[line if i % 2 else "" for i, line in enumerate(REFERENCES)]]
     first, second = score_systems([REFERENCES, GOOD_OUTPUT], BAD_OUTPUT, "en", others=others)
     plain = score(REFERENCES, BAD_OUTPUT, "en", others=others)
@@ -92,7 +92,7 @@ def test_several_references_serve_the_bootstrap_too() -> None:
 
 
 @pytest.mark.parametrize(("translations", "references"), [([], ["a"]), (["a", "b"], ["a"]), ([], [])])
-def test_counts_have_to_agree(translations: list[str], references: list[str]) -> None:
+def test_unequal_or_zero_counts_are_refused(translations: list[str], references: list[str]) -> None:
     message = f"cannot score {len(translations)} translations against {len(references)} references"
     with pytest.raises(ValueError, match=message):
         score(translations, references, "en")
@@ -128,7 +128,7 @@ def test_only_a_system_that_differs_from_the_first_differs_significantly() -> No
         assert 0.05 < p < 1
 
 
-def test_tokenized_text_is_split_at_spaces_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_tokenizer_none_splits_only_at_spaces(caplog: pytest.LogCaptureFixture) -> None:
     translations, references = ["the cat sat on the mat ."] * 100, ["the cat sat on the mat."] * 100
     (split,) = score_systems([translations], references, "en")
     assert split.bleu == pytest.approx(100)
@@ -151,7 +151,7 @@ def test_spread_over_systems() -> None:
 
 
 def make_translations(*scores: float, wrong_marks: str) -> list[Translation]:
-    """One for each score; `wrong_marks` says which are, by a letter w."""
+    """A translation for each score; a "w" in its place in `wrong_marks` makes it a wrong one."""
     marks = wrong_marks.ljust(len(scores))
     return [Translation("x" if mark == "w" else "right", s) for s, mark in zip(scores, marks, strict=True)]
 
@@ -165,19 +165,19 @@ def chosen_threshold(outputs: list[Translation]) -> Threshold | None:
     [
         ([-5.0, -4.0, -3.0, -2.0, -1.0], "ww   ", -3.0),
         ([-1.0, -3.0, -5.0, -2.0, -4.0], "  w w", -3.0),  # in any order
-        ([-5.0, -4.0, -3.0, -2.0, -1.0], "w w  ", -2.0),  # both of 2, and one of 3 that are right
+        ([-5.0, -4.0, -3.0, -2.0, -1.0], "w w  ", -2.0),  # marks both wrong ones and one of 3 right ones
         ([-5.0, -4.0, -3.0, -2.0, -1.0], "w   w", -4.0),  # to mark the second too would cost three that are right
         ([-3.0, -2.0, -2.0, -1.0, -1.0], "ww   ", -1.0),  # equal scores are marked together
-        ([-4.0, -3.0, -2.0, -1.0], "w w ", -3.0),  # of what tells equally well, the one that marks fewer
-        ([-3.0, -2.0, -1.0], "   ", -3.0),  # all are right: what is less likely than any of them
-        ([-100.0 + i for i in range(100)], " " * 9 + "w", -90.0),  # for the only one, 9 right ones of 99 are marked
+        ([-4.0, -3.0, -2.0, -1.0], "w w ", -3.0),  # of equally good thresholds, the one that marks fewer
+        ([-3.0, -2.0, -1.0], "   ", -3.0),  # all are right: marks what is below all of them
+        ([-100.0 + i for i in range(100)], " " * 9 + "w", -90.0),  # to mark the only wrong one, 9 of 99 right ones are
     ],
 )
-def test_the_threshold_is_what_tells_wrong_from_right_best(scores: list[float], wrong: str, want: float) -> None:
+def test_the_threshold_separates_wrong_from_right_best(scores: list[float], wrong: str, want: float) -> None:
     assert chosen_threshold(make_translations(*scores, wrong_marks=wrong)) == Threshold(want, None)
 
 
-def test_any_reference_is_right() -> None:
+def test_a_match_with_any_reference_is_right() -> None:
     outputs = [Translation("x", -3.0), Translation("also right", -2.0), Translation("right", -1.0)]
     assert chosen_threshold(outputs) == Threshold(-2.0, None)
 
@@ -196,7 +196,7 @@ def test_where_few_are_exact_only_a_low_chrf_is_wrong() -> None:
 
 
 @pytest.mark.parametrize(("chrf", "precision", "recall"), [(None, 200 / 3, 50.0), (40.0, 100 / 3, 50.0)])
-def test_marks_are_counted(chrf: float | None, precision: float, recall: float) -> None:
+def test_precision_and_recall_of_unsure_marks(chrf: float | None, precision: float, recall: float) -> None:
     texts = [("x", True), ("right!", True), ("right", True), ("x", False), ("right!", False), ("right", False)]
     outputs = [Translation(text, 0.0, unsure=unsure) for text, unsure in texts]
     marks = score_unsure(outputs, [["zzz", "right"]] * 6, Threshold(-1.0, chrf))

@@ -39,14 +39,14 @@ def translator(tiny_run: Path) -> Translator:
 
 @pytest.fixture(scope="module")
 def random_translator(translator: Translator) -> Translator:
-    """Of a float64 model of three layers, of which no weight is like another."""
+    """A translator with a float64 model of three layers, whose weights are all different."""
     sizes = replace(translator.bundle.model.config, d_model=12, n_heads=2, d_head=5, d_ff=9, n_layers=3)
     return Translator(replace(translator.bundle, model=randomize(Transformer(sizes), 8)), "auto")
 
 
 @example(STRANGE_LINES)
 @given(st.lists(st.text(max_size=20), max_size=4))
-def test_any_text_gives_as_many_lines(translator: Translator, lines: list[str]) -> None:
+def test_any_text_gives_one_output_line_per_input_line(translator: Translator, lines: list[str]) -> None:
     outputs = translator.translate(lines)
     assert len(outputs) == len(lines)
     for line in outputs:
@@ -58,7 +58,7 @@ def test_beam_search_gives_the_best_of_the_n_best(translator: Translator) -> Non
     n_best = translator.n_best(SENTENCES, 4, length_penalty=0.5)
     assert [len(row) for row in n_best] == [4, 1, 4, 1, 4, 4]
     assert n_best[1] == n_best[3] == [Translation("", 0.0)]
-    assert len(translator.n_best(["☂☂. I love you."], 4)[0]) == 4  # though of the signs there is only one
+    assert len(translator.n_best(["☂☂. I love you."], 4)[0]) == 4  # though for the signs there is only one
     for row in n_best:
         assert [t.score for t in row] == sorted((t.score for t in row), reverse=True)
     alone = [translator.n_best([line], 4, length_penalty=0.5)[0] for line in SENTENCES]
@@ -89,7 +89,7 @@ def test_a_line_of_sentences_scores_as_one_long_sentence(translator: Translator)
     assert [translation.attention is None for translation in by_penalty[0]] == [False, False, True]
 
 
-def test_words_that_training_never_showed_are_named(translator: Translator) -> None:
+def test_words_unseen_in_training_are_named(translator: Translator) -> None:
     assert translator.bundle.source_words is not None
     lines = ["I love XYZZY, don\u2019t say xyzzy or 4711!", "ｉ LOVE ｙｏｕ", "", "   ", "\x1b[31m"]
     want = [("xyzzy", "don't", "say", "or", "4711"), (), (), (), ("31m",)]
@@ -106,7 +106,7 @@ def test_words_that_training_never_showed_are_named(translator: Translator) -> N
     assert [without.unknown_words(line) for line in lines] == [()] * 5
 
 
-def test_a_number_that_is_not_copied_is_in_doubt(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_that_are_not_copied_are_unsure(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     translator = Translator(replace(translator.bundle, threshold=None, source_words={"room": 0, "12": 1, "th": 2}))
     ids = translator.bundle.tokenizer.encode("XYZZY在X4711号。")
     monkeypatch.setattr(translator, "_search", lambda *_: [[[Hypothesis(ids, -1.0, -1.0, len(ids))]]] * 3)
@@ -115,7 +115,7 @@ def test_a_number_that_is_not_copied_is_in_doubt(translator: Translator, monkeyp
     assert [(t.unknown_words, t.unsure) for t in translator.translations(lines)] == want
     assert [(t.unknown_words, t.unsure) for (t,) in translator.n_best(lines, 2)] == want
     reader = Reader(True, "", ["o'clock", "he's", "she'd", "hen's"])
-    monkeypatch.setattr(translator, "_reader", reader)  # and names that are copied are no words
+    monkeypatch.setattr(translator, "_reader", reader)  # and copied names are not unknown words
     assert translator.unknown_words("Room XYZZY", "XYZZY室") == translator.unknown_words("room oclock") == ()
     assert translator.unknown_words("Hes in the Room: shed, hens") == ("in", "the", "shed", "hens")
     assert translator.unknown_words("Room XYZZY's 4711th", "XYZZY的4711室") == ()
@@ -138,7 +138,7 @@ def test_a_line_is_as_unsure_as_its_worst_sentence(translator: Translator, monke
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_what_scores_below_the_threshold_is_unsure_whatever_the_penalty(translator: Translator, beam: int) -> None:
+def test_scores_below_the_threshold_are_unsure_whatever_the_penalty(translator: Translator, beam: int) -> None:
     lines = (TEST_CORPUS_DIR / "test.en").read_text(encoding="utf-8").splitlines()[:60]
     lines = [line for line in lines if not translator.unknown_words(line)]
     translator = Translator(replace(translator.bundle, threshold=None))
@@ -173,7 +173,7 @@ def test_a_translation_without_eos_has_one_token_less(random_translator: Transla
             assert translation.unsure is unsure
 
 
-def test_a_batch_of_beams_holds_no_more_tokens(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_tokens_counts_every_beam(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = []
 
     def spy(model: Transformer, src_ids: Tensor, beam: int, length_penalty: float) -> list[list[Hypothesis]]:
@@ -233,7 +233,7 @@ def test_attention_is_that_of_each_layer_and_head(
             assert not weights.requires_grad
 
 
-def test_two_threads_get_what_one_after_the_other_gets(translator: Translator) -> None:
+def test_concurrent_calls_give_what_successive_calls_give(translator: Translator) -> None:
     lines = (TEST_CORPUS_DIR / "test.en").read_text(encoding="utf-8").splitlines()[:80]
     shares = [lines[:50], ["", *lines[30:][::-1]]]
 
@@ -244,7 +244,7 @@ def test_two_threads_get_what_one_after_the_other_gets(translator: Translator) -
         assert list(threads.map(translate, shares)) == [*map(translate, shares)]
 
 
-def test_several_threads_get_what_one_gets(translator: Translator) -> None:
+def test_the_number_of_threads_changes_no_translation(translator: Translator) -> None:
     lines = [*(TEST_CORPUS_DIR / "test.en").read_text(encoding="utf-8").splitlines()[:80], "", "I love you."]
     alone = translator.translate(lines), translator.n_best(lines, 2), translator.sample(lines, 3, seed=1)
     torch.set_num_threads(3)
@@ -252,10 +252,10 @@ def test_several_threads_get_what_one_gets(translator: Translator) -> None:
     assert together == alone
 
 
-def test_threads_share_a_few_batches_and_one_alone_takes_what_fits(
+def test_several_threads_share_a_few_batches_and_one_takes_all_that_fits(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of several batches it takes the longest first."""
+    """Of several batches, the longest comes first."""
 
     def batches_of(threads: int, lengths: list[int], batch_tokens: int = 4096) -> list[tuple[int, ...]]:
         shapes = []
@@ -277,8 +277,8 @@ def test_threads_share_a_few_batches_and_one_alone_takes_what_fits(
 
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("batch_tokens", [1, 30, 100_000])
-def test_the_order_of_lines_is_kept_by_all_batches(random_translator: Translator, beam: int, batch_tokens: int) -> None:
-    """Random weights give each line another translation."""
+def test_the_order_of_lines_is_kept_across_batches(random_translator: Translator, beam: int, batch_tokens: int) -> None:
+    """Random weights give each line a different translation."""
     lines = ["a b c d e f", "a", "", "a b", "f e", "a b c d"]
     want = [random_translator.translations([line], beam, attention=True)[0] for line in lines]
     assert len({score for _, score, *_ in want}) == len(lines)
@@ -366,13 +366,13 @@ def test_a_run_is_loaded_on_the_device_that_is_asked_for(tiny_run: Path) -> None
 @pytest.mark.parametrize(
     "lines", ["I love you.", iter(["a"]), io.StringIO("a\n")], ids=lambda lines: type(lines).__name__
 )
-def test_one_text_and_what_can_be_read_only_once_are_refused(translator: Translator, lines: Any) -> None:
+def test_a_single_text_and_an_iterator_are_refused(translator: Translator, lines: Any) -> None:
     for translate in (translator.translate, lambda lines: translator.n_best(lines, 2)):
         with pytest.raises(TypeError, match=f"^lines is a {type(lines).__name__}; give a list of texts"):
             translate(lines)
 
 
-def test_the_n_best_are_different_texts_at_their_best(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_n_best_keeps_the_best_score_of_each_text(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     piece = translator.bundle.tokenizer.encode("a")
     hypotheses = [[[Hypothesis(ids, score, score, 1) for ids, score in ((piece, -1.0), ([], -2.0), (piece, -3.0))]]]
     monkeypatch.setattr(Translator, "_search", lambda *_: hypotheses)
@@ -385,7 +385,7 @@ def test_the_n_best_are_different_texts_at_their_best(translator: Translator, mo
     assert [t.score for t in best] == [-1.0, -1.0, -4.5]
 
 
-def test_a_line_of_a_megabyte_is_cut_in_no_time(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_of_a_megabyte_is_cut_quickly(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
     for line in ("a" * 1_000_000, "我" * 333_333, "cat " * 250_000, "e" + "\u0301\u0316" * 250_000, "ab" * 500_000):
         began = time.process_time()
         assert len(translator.translate([line])) == 1
@@ -415,5 +415,5 @@ def test_a_line_of_a_megabyte_is_cut_in_no_time(translator: Translator, caplog: 
         ("pages 5-10", "5到10页", False),
     ],
 )
-def test_a_translation_changes_numbers(line: str, translation: str, changed: bool) -> None:
+def test_has_changed_numbers(line: str, translation: str, changed: bool) -> None:
     assert has_changed_numbers(line, translation) is changed
