@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = needs_browser
 TEXTS = ["I love you.", "Machine <b>learning</b> is fun."]
-LOCAL_URL_PREFIXES = ("data:image/svg", "blob:", "about:srcdoc")  # asks nobody
+LOCAL_URL_PREFIXES = ("data:image/svg", "blob:", "about:srcdoc")  # no request leaves the page
 SVG_TAG_PREFIX = "{http://www.w3.org/2000/svg}"
 
 
@@ -39,11 +39,11 @@ def page_with_logs() -> Iterator[tuple["Page", list[str], list[str]]]:
 
 @pytest.fixture
 def monitored_page(page_with_logs: tuple["Page", list[str], list[str]]) -> Iterator["Page"]:
-    """Whatever is opened in it, and done to that, asks for nothing and has no error."""
+    """A page; the test fails if anything opened in it sends a request or has an error."""
     page, requests, errors = page_with_logs
     requests.clear()
     yield page
-    page.title()  # what has happened by now has been told
+    page.title()  # by now, all events so far have been reported
     assert errors == []
     assert {url for url in requests if not url.startswith(LOCAL_URL_PREFIXES)} == {page.url}
 
@@ -55,7 +55,7 @@ def page(monitored_page: "Page", saved_page: Path) -> "Page":
 
 
 def shown_step(page: "Page | Frame") -> int:
-    """Which step is shown; all that shows it agrees."""
+    """The number of the step that is shown; all parts of the page that show it must agree."""
     shown: int = page.evaluate("Number(document.getElementById('step').value)")
     assert page.evaluate("document.getElementById('now').textContent").startswith(f"{shown} of ")
     assert page.locator(f'#growing svg[aria-label^="Step {shown}:"]').count() == 1
@@ -88,7 +88,7 @@ def test_steps_by_keys_buttons_and_slider(page: "Page") -> None:
     assert "✓ taken" in page.evaluate("document.querySelector('#growing svg').textContent")
 
 
-def test_play_goes_on_by_itself_to_the_end(page: "Page") -> None:
+def test_play_runs_to_the_end(page: "Page") -> None:
     page.evaluate("goTo(sentence.steps.length - 3)")
     page.click("#play")
     assert page.text_content("#play") == "Pause"
@@ -117,7 +117,7 @@ def test_a_small_map_is_chosen_by_click_and_by_enter(page: "Page") -> None:
     assert page.locator("#map .masked").count() == 2 * page.evaluate("sentence.source.length")
 
 
-def test_the_large_map_tells_its_numbers(page: "Page") -> None:
+def test_the_large_map_shows_its_numbers(page: "Page") -> None:
     page.click('#cross .pick[data-head="0"]')
     page.hover('#map [data-q="2"][data-k="1"]')
     weight_text = "document.getElementById('weight').textContent"
@@ -133,7 +133,7 @@ def test_the_large_map_tells_its_numbers(page: "Page") -> None:
     assert page.evaluate(weight_text).endswith("PAD: masked (padding)")
 
 
-def test_another_sentence_can_be_chosen_and_is_text_also_after_back(page: "Page") -> None:
+def test_another_sentence_is_shown_as_text_and_kept_after_going_back(page: "Page") -> None:
     page.select_option("#sentence", index=1)
     assert page.text_content("#text") == TEXTS[1]
     assert page.locator("b").count() == 0
@@ -145,7 +145,7 @@ def test_another_sentence_can_be_chosen_and_is_text_also_after_back(page: "Page"
     assert (page.text_content("#text"), shown_step(page)) == (TEXTS[1], 2)
 
 
-def test_a_number_that_is_none_leaves_the_figures_there(
+def test_a_nan_does_not_break_the_page(
     monitored_page: "Page", translator: Translator, tmp_path: Path
 ) -> None:
     (sentence,) = minitrans.explain(translator, TEXTS[0]).sentences
@@ -169,7 +169,7 @@ def test_every_panel_is_saved_as_svg_and_png(page: "Page") -> None:
         ET.fromstring(page.evaluate(f"standalone(document.querySelector('#{panel} svg'))"))
 
 
-def test_what_is_saved_looks_the_same_by_itself(page: "Page") -> None:
+def test_a_saved_figure_looks_the_same_without_the_page(page: "Page") -> None:
     with page.expect_download() as download:
         page.click("#map .save button")
     assert download.value.suggested_filename == "minitrans-map.svg"
@@ -195,7 +195,7 @@ def test_nothing_is_wider_than_the_window(page: "Page", saved_page: Path, width:
         assert page.evaluate("[...document.querySelectorAll('.picture svg')].every((s) => s.clientWidth > 50)")
 
 
-def test_a_notebooks_frame_works_too(monitored_page: "Page", translator: Translator, tmp_path: Path) -> None:
+def test_the_page_works_in_a_notebooks_frame(monitored_page: "Page", translator: Translator, tmp_path: Path) -> None:
     notebook = tmp_path / "notebook.html"
     shown = minitrans.explain(translator, TEXTS[0])._repr_html_()
     notebook.write_text(f"<!DOCTYPE html><meta charset='utf-8'>{shown}", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The page holds the numbers, stands alone, is small, and takes no text for markup."""
+"""The page holds the right numbers, is small and self-contained, and treats no text as markup."""
 
 import base64
 import hashlib
@@ -65,7 +65,7 @@ def test_the_numbers_of_the_page_are_the_translators(translator: Translator, exp
             assert step == known._asdict() | {"top_pieces": [list(each) for each in known.top_pieces]}
 
 
-def test_the_page_is_small_loads_nothing_and_runs_its_own_script_alone(translator: Translator) -> None:
+def test_the_page_is_small_loads_nothing_and_runs_only_its_own_script(translator: Translator) -> None:
     html = minitrans.explain(translator, TEXTS[0]).html
     assert len(html.encode()) < 100_000
     assert "To keep the page small" not in html
@@ -78,7 +78,7 @@ def test_the_page_is_small_loads_nothing_and_runs_its_own_script_alone(translato
     assert set(re.findall(r"url\((.*?)\)", html)) == {"#hatch"}
 
 
-def test_what_a_text_holds_is_text(translator: Translator) -> None:
+def test_markup_in_a_text_is_escaped(translator: Translator) -> None:
     html = minitrans.explain(translator, HTML_INJECTION).html
     assert html.count("<script") == html.count("</script") == 2
     assert "<b>" not in html
@@ -86,7 +86,7 @@ def test_what_a_text_holds_is_text(translator: Translator) -> None:
     assert page_data(html)["sentences"][0]["text"] == HTML_INJECTION
 
 
-def test_a_notebook_shows_it_in_a_frame_of_its_own(explanation: ExplanationPage) -> None:
+def test_a_notebook_shows_the_page_in_a_frame(explanation: ExplanationPage) -> None:
     shown = explanation._repr_html_()
     (inside,) = re.findall(
         r'^<iframe [^>]*sandbox="allow-scripts allow-downloads"[^>]* srcdoc="([^"]*)"></iframe>$', shown
@@ -105,11 +105,11 @@ def test_a_notebook_shows_it_in_a_frame_of_its_own(explanation: ExplanationPage)
         ([MAX_WEIGHT_BYTES + 1, 1], 2, (1, 0)),
     ],
 )
-def test_as_many_layers_and_sentences_as_fit(sizes: list[int], n_layers: int, expected: tuple[int, int]) -> None:
+def test_fitting_counts_of_layers_and_sentences(sizes: list[int], n_layers: int, expected: tuple[int, int]) -> None:
     assert fitting_counts(sizes, n_layers) == expected
 
 
-def test_what_is_left_out_is_said_and_the_last_layers_stay(
+def test_omissions_are_reported_and_the_last_layers_are_kept(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(1)
@@ -130,7 +130,7 @@ def test_what_is_left_out_is_said_and_the_last_layers_stay(
     assert (shown["forbidden"], shown["padded"]) == (0.25, 1)
 
 
-def test_the_page_is_saved_or_one_line_says_why_not(
+def test_the_page_is_saved_or_refused_in_one_line(
     explanation: ExplanationPage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     explanation.save(tmp_path / "page.html")

@@ -23,7 +23,7 @@ def replace_attention_and_text(
     return translation._replace(text="译", attention=attention)
 
 
-def test_a_row_for_each_piece_written_a_column_for_each_piece_read(translation: Translation) -> None:
+def test_rows_are_output_pieces_and_columns_source_pieces(translation: Translation) -> None:
     cross = torch.zeros(2, 2, 3, 4)
     cross[1, 0] = torch.tensor([[1.0, 0, 0, 0], [0, 0.5, 0.5, 0], [0.1, 0.1, 0.1, 0.7]])
     cross[1, 1] = torch.tensor([[1.0, 0, torch.nan, 9], [0, 0.3, 0.7, 0], [0.1, 0.1, 0.2, 0.6]])
@@ -39,7 +39,7 @@ def test_a_row_for_each_piece_written_a_column_for_each_piece_read(translation: 
     ]
 
 
-def test_columns_that_do_not_fit_stand_below(translation: Translation) -> None:
+def test_columns_that_do_not_fit_are_drawn_below(translation: Translation) -> None:
     cross = torch.full((1, 1, 1, 4), 0.25)
     drawn = replace_attention_and_text(translation, ["aaaa", "bbbb", "cccc", "</s>"], ["<s>", "x"], cross)
     assert list(draw_cross_attention("", drawn, 11))[1:] == ["  aaaa bbbb", "x ░░░░ ░░░░", "  cccc EOS", "x ░░░░ ░░░"]

@@ -1,4 +1,4 @@
-"""What an explanation says is what the translator and the model say."""
+"""An explanation agrees with the translator and the model."""
 
 import math
 from dataclasses import replace
@@ -29,7 +29,7 @@ def traced(translator: Translator) -> list[TracedTranslation]:
     return [*minitrans.explain(translator, TEXTS).sentences]
 
 
-def test_each_step_took_the_likeliest_piece_and_all_make_up_the_score(traced: list[TracedTranslation]) -> None:
+def test_each_step_takes_the_likeliest_piece_and_steps_sum_to_the_score(traced: list[TracedTranslation]) -> None:
     for each in traced:
         pieces = each.attention.target[1:]
         assert [step.top_pieces[0][0] for step in each.steps] == pieces
@@ -44,7 +44,7 @@ def test_each_step_took_the_likeliest_piece_and_all_make_up_the_score(traced: li
 
 
 def test_a_piece_that_is_not_the_likeliest_has_its_own_probability(translator: Translator) -> None:
-    """A piece of the source in place of each of the translation."""
+    """Each piece of the translation is replaced by a piece of the source."""
     (translation,) = translator.translations(TEXTS[:1], attention=True)
     attention = translation.attention
     assert attention is not None
@@ -87,7 +87,7 @@ def test_the_cache_gives_what_the_full_pass_gives(traced: list[TracedTranslation
             assert 0 <= step.logit_difference < 1e-3
 
 
-def test_a_cache_that_is_wrong_shows(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_cache_is_noticed(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     update = KVCache.update
 
     def shifted(self: KVCache, k: torch.Tensor, v: torch.Tensor, offset: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -101,7 +101,7 @@ def test_a_cache_that_is_wrong_shows(translator: Translator, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", ["k", "v"])
-def test_a_source_that_is_not_kept_shows(name: str, translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_source_is_noticed(name: str, translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Transformer.run_decoder
 
     def losing(
@@ -122,10 +122,10 @@ def test_a_source_that_is_not_kept_shows(name: str, translator: Translator, monk
     ("part", "kind", "cached"),
     [("encoder", "self", False), ("decoder", "self", False), ("decoder", "cross", False), ("decoder", "cross", True)],
 )
-def test_what_no_mask_forbids_any_more_shows(
+def test_a_missing_mask_is_noticed(
     part: str, kind: str, cached: bool, translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All weights of one kind are 2, those of the next token and of the padding too."""
+    """All weights of one kind are 2, even those of the next token and of the padding."""
     run, ahead = getattr(Transformer, f"run_{part}"), 1 if (part, kind) == ("decoder", "self") else 99
 
     def seeing_all(self: Transformer, *arguments: Any, **named: Any) -> tuple[Any, ...]:
@@ -153,7 +153,7 @@ def test_the_translators_model_gets_no_hook(translator: Translator) -> None:
     assert not hooked & {*translator.bundle.model.modules()}
 
 
-def test_without_a_head_is_without_its_columns_of_w_o(translator: Translator, traced: list[TracedTranslation]) -> None:
+def test_ablating_a_head_zeroes_its_columns_of_w_o(translator: Translator, traced: list[TracedTranslation]) -> None:
     model, each = translator.bundle.model, traced[0]
     for kind in ATTENTION_KINDS:
         assert each.head_ablation_log_probs[kind].shape == (each.config.n_layers, each.config.n_heads)
@@ -180,7 +180,7 @@ def translation_log_prob(bundle: Bundle, attention: AttentionWeights) -> float:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_any_dtype_of_the_model_will_do(tiny_run: Path, dtype: torch.dtype) -> None:
+def test_models_of_any_dtype_can_be_traced(tiny_run: Path, dtype: torch.dtype) -> None:
     (each,) = minitrans.explain(Translator.load(tiny_run, dtype=dtype, compiled="off"), TEXTS[:1]).sentences
     assert each.stepwise_cross.dtype == dtype
     if dtype == torch.float64:
@@ -188,7 +188,7 @@ def test_any_dtype_of_the_model_will_do(tiny_run: Path, dtype: torch.dtype) -> N
 
 
 @pytest.mark.parametrize("text", ["1) Go. 2) Mr. Lee! 😊", 'J. « ? ..."2) Mr. Lee !(: 1) -'])
-def test_what_would_be_cut_again_is_translated_as_the_translator_does(translator: Translator, text: str) -> None:
+def test_sentences_are_not_split_again_when_traced(translator: Translator, text: str) -> None:
     splitting = Translator(translator.bundle)
     splitting.split_sentences = True
     traced = minitrans.explain(splitting, [text]).sentences
@@ -197,16 +197,16 @@ def test_what_would_be_cut_again_is_translated_as_the_translator_does(translator
     assert "".join(each.translation.text for each in traced).replace(" ", "") == translated.replace(" ", "")
 
 
-def test_whatever_the_default_device_all_is_where_the_model_is(translator: Translator) -> None:
+def test_everything_is_on_the_models_device_whatever_the_default_device(translator: Translator) -> None:
     with torch.device("meta"):
         assert minitrans.explain(translator, TEXTS[:1]).sentences[0].max_forbidden_weight == 0
 
 
-def test_a_text_as_long_as_the_model_takes(translator: Translator) -> None:
+def test_a_text_of_the_maximum_length_can_be_traced(translator: Translator) -> None:
     (each,) = minitrans.explain(translator, ["love " * 40]).sentences
     assert len(each.attention.source) == each.config.max_len
     assert each.n_padded == 0
 
 
-def test_a_difference_that_is_no_number_is_the_largest() -> None:
+def test_nan_counts_as_the_largest_difference() -> None:
     assert math.isnan(tracing._largest_absolute_value(torch.ones(2), torch.tensor([1, math.nan])))
