@@ -1,4 +1,4 @@
-"""What waits is computed in order, equal work together; what was cancelled is not."""
+"""Waiting requests are computed in order, equal work together; cancelled ones are not computed."""
 
 import asyncio
 import threading
@@ -8,7 +8,7 @@ from minitrans.server.queue import MAX_BATCH_LINES, RequestQueue
 
 
 class RecordingWork:
-    """Work that notes what it was given together."""
+    """Work that records the lines of each call."""
 
     def __init__(self) -> None:
         self.given: list[list[str]] = []
@@ -21,7 +21,7 @@ class RecordingWork:
 
 
 def with_running_queue(test: Callable[[RequestQueue], Awaitable[None]]) -> Callable[[], None]:
-    """A test that runs with a queue for nine, which runs from when the test first waits."""
+    """A test that runs with a queue for nine requests, which starts when the test first waits."""
 
     async def both() -> None:
         queue = RequestQueue(9)
@@ -49,14 +49,14 @@ async def test_equal_work_is_done_together_and_every_request_gets_its_own_lines(
 
 
 @with_running_queue
-async def test_what_is_too_many_lines_comes_next(queue: RequestQueue) -> None:
+async def test_lines_beyond_a_full_batch_come_next(queue: RequestQueue) -> None:
     work, many = RecordingWork(), ["x"] * MAX_BATCH_LINES  # a method is equal to itself, and not the same object
     assert await asyncio.gather(*(queue.put(work.__call__, lines) for lines in (["a"], many, many[1:], ["b"])))
     assert [len(lines) for lines in work.given] == [MAX_BATCH_LINES, MAX_BATCH_LINES, 1]
 
 
 @with_running_queue
-async def test_who_leaves_while_it_is_computed_takes_nothing_from_the_others(queue: RequestQueue) -> None:
+async def test_a_request_cancelled_while_computed_does_not_affect_the_others(queue: RequestQueue) -> None:
     loop, begun, left = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
     def work(lines: Sequence[str]) -> list[str]:

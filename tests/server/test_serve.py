@@ -38,7 +38,7 @@ LINES = ["I love you.", "", "Machine learning is fun.", "The axolotl is asleep."
 
 
 def request_arguments(kind: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    """What a client is given to send parameters in a body of this kind."""
+    """The arguments with which a test client sends parameters in a body of this kind."""
     if kind == "multipart/form-data":
         texts = {name: value if isinstance(value, list) else [value] for name, value in parameters.items()}
         return {"files": [(name, (None, text)) for name in texts for text in texts[name]]}
@@ -46,7 +46,7 @@ def request_arguments(kind: str, parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def asgi_response_statuses(api: Any, *messages: dict[str, Any]) -> list[Any]:
-    """The status of each message to a client that sends these to /translate."""
+    """The status in each answer to a client that sends these messages to /translate."""
     left, answered = iter(messages), list[Any]()
 
     async def receive() -> dict[str, Any]:
@@ -69,7 +69,7 @@ def client(translator: Translator) -> Iterator[TestClient]:
 # -- the API --------------------------------------------------------------------------------------------------------
 
 
-def test_every_body_is_translated_as_translate_does(client: TestClient, translator: Translator) -> None:
+def test_every_kind_of_body_is_translated_as_by_translate(client: TestClient, translator: Translator) -> None:
     right, start = translator.translate(LINES), time.perf_counter()
     uneven = [["\n".join([*lines[2:], ""]), *lines[:2]] for lines in (LINES, right)]
     for q, translated in ((LINES, right), ("\r\n".join(LINES), "\r\n".join(right)), uneven):
@@ -90,7 +90,7 @@ def test_every_body_is_translated_as_translate_does(client: TestClient, translat
     assert f"minitrans_lines_total {4 * (2 * len(LINES) + 5) + 3}\n" in counts
 
 
-def test_paragraphs(translator: Translator, tiny_run: Path) -> None:
+def test_paragraphs_are_translated_sentence_by_sentence(translator: Translator, tiny_run: Path) -> None:
     """Each sentence of a line is translated by itself; lines stay lines."""
     sentences = ["“Good morning.”", "How are you?", "I am fine.", "Thank you very much."] * 10  # as one, too long
     lines = [" ".join(sentences), "", "I love you."]
@@ -106,7 +106,7 @@ def test_paragraphs(translator: Translator, tiny_run: Path) -> None:
     assert run_cli("translate", tiny_run, stdin="\n".join(lines).encode())[1] != translated + "\n"
 
 
-def test_what_is_unsure_is_told_to_who_asks(client: TestClient, translator: Translator) -> None:
+def test_unsure_translations_are_marked_on_request(client: TestClient, translator: Translator) -> None:
     question = {"q": ["\n".join(["", *LINES, LINES[3]]), "", LINES[0]], **EN_ZH_PARAMETERS}  # blank is never unsure
     answer = client.post("/translate", json={**question, "unsure": True}).json()
     assert answer.pop("unsure") == [True, False, translator.translations(LINES)[0].unsure]
@@ -116,7 +116,7 @@ def test_what_is_unsure_is_told_to_who_asks(client: TestClient, translator: Tran
         assert answer == client.post("/translate", **no).json()
 
 
-def test_html(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_of_html_is_translated(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Translator, "translate", lambda _, lines: [f"<{line}>" if line else "" for line in lines])
     question = {"q": ["<p>I &amp; you</p>", "a\nb", "<hr>"], **EN_ZH_PARAMETERS, "format": "html"}
     answer = client.post("/translate", json={**question, "source": "auto"}).json()
@@ -127,8 +127,8 @@ def test_html(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer.json() == {"translatedText": "<b title='\ufffd'>&lt;a&gt;</b>"}
 
 
-def test_what_it_says_of_itself_is_so(client: TestClient) -> None:
-    """Each path of the description takes its parameters in each kind of body, and no other method."""
+def test_the_openapi_description_is_correct(client: TestClient) -> None:
+    """Each described path takes its parameters in each kind of body, and no other method."""
     example = {"q": "I love you.", **EN_ZH_PARAMETERS, "format": "text", "unsure": "true"}
     assert not re.search(r'"type":\s*"array"(?!,\s*"items")', client.get("/spec").text)  # as OpenAPI asks
     for path, operations in client.get("/spec").json()["paths"].items():
@@ -148,7 +148,7 @@ def test_what_it_says_of_itself_is_so(client: TestClient) -> None:
                 assert (answer.status_code, answer.json()) == missing
 
 
-def test_codes_are_taken_as_clients_write_them_or_exactly_where_a_run_has_one(translator: Translator) -> None:
+def test_language_codes_match_exactly_or_else_by_language(translator: Translator) -> None:
     british = Translator(replace(translator.bundle, source="en-GB"))
     with TestClient(Api([translator, british], 300, 0, 9)) as server, pytest.MonkeyPatch.context() as patch:
         patch.setattr(Translator, "translate", lambda self, lines: [self.bundle.source for _ in lines])
@@ -160,7 +160,7 @@ def test_codes_are_taken_as_clients_write_them_or_exactly_where_a_run_has_one(tr
         assert {each["name"] for each in server.get("/languages").json()} == {"English", "Chinese"}
 
 
-def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Translator) -> None:
+def test_the_detected_language_is_that_of_the_run_that_knows_most_words(translator: Translator) -> None:
     german = replace(translator.bundle, source="de", source_words={"ich": 0, "liebe": 1, "dich": 2})
     wordless = replace(translator.bundle, target="fr", source_words=None)
     api = Api([translator, Translator(german), Translator(wordless)], 300, 0, 9)
@@ -203,21 +203,21 @@ def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Trans
         ([], "neither a form nor a JSON object"),
     ],
 )
-def test_what_is_wrong_is_told(client: TestClient, params: Any, message: str) -> None:
+def test_invalid_parameters_are_answered_with_the_reason(client: TestClient, params: Any, message: str) -> None:
     answer = client.post("/translate", content=json.dumps(params), headers=JSON_HEADERS)
     assert (answer.status_code, [*answer.json()]) == (400, ["error"])
     assert message in answer.json()["error"]
 
 
 @pytest.mark.parametrize("body", [b"{", b"[" * 9000, b'{"q": 1' + b"0" * 9000 + b"}", b"\xff", b"\xff\xfe\0"])
-def test_no_body_is_too_odd(client: TestClient, body: bytes) -> None:
+def test_malformed_bodies_are_answered_with_an_error(client: TestClient, body: bytes) -> None:
     for kind in ("application/json", "text/plain", "multipart/form-data", "multipart/form-data; boundary=a"):
         answer = client.post("/translate", content=body, headers={"Content-Type": kind})
         assert answer.status_code == 400
         assert [*answer.json()] == ["error"]
 
 
-def test_a_sentence_is_read_once(client: TestClient) -> None:
+def test_each_sentence_is_preprocessed_once(client: TestClient) -> None:
     with patch.object(Reader, "preprocess", autospec=True, side_effect=Reader.preprocess) as preprocess:
         client.post("/translate", json={"q": "The cat.\nA dog sees a cat.", **EN_ZH_PARAMETERS, "unsure": True})
     assert [call.args[1] for call in preprocess.call_args_list] == ["The cat.", "A dog sees a cat."]
@@ -239,29 +239,29 @@ def test_limits(client: TestClient, translator: Translator) -> None:
         assert (answer.status_code, "too many requests wait" in answer.json()["error"]) == (429, True)
 
 
-def test_the_rate_is_that_of_an_address_in_a_minute(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rate_limit_is_per_address_and_minute(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     api = Api([translator], 300, 2, 9)
     most = [200, 200, 429]
     for seconds, address, statuses in ((0, "a", most), (1, "b", [200]), (59, "a", [429]), (60, "a", most)):
         clock = SimpleNamespace(monotonic=lambda now=seconds: now, perf_counter=time.perf_counter)
         monkeypatch.setattr("minitrans.server.app.time", clock)
-        for port, status in enumerate(statuses):  # another connection each
+        for port, status in enumerate(statuses):  # each on a new connection
             server = TestClient(api, client=(address, port))
             assert server.post("/detect", json={"q": "a"}).status_code == status
             assert server.get("/languages").status_code == 200
 
 
-def test_a_failure_is_told_and_the_server_goes_on(client: TestClient) -> None:
+def test_a_failure_is_answered_and_the_server_continues(client: TestClient) -> None:
     with patch.object(Translator, "translate", side_effect=ZeroDivisionError):
         answer = client.post("/translate", json={"q": "a", **EN_ZH_PARAMETERS})
     assert (answer.status_code, [*answer.json()]) == (500, ["error"])
     assert client.post("/translate", json={"q": "a", **EN_ZH_PARAMETERS}).status_code == 200
 
 
-def test_a_client_that_has_gone_is_not_computed_for(translator: Translator) -> None:
+def test_nothing_is_computed_for_a_client_that_has_left(translator: Translator) -> None:
     api = Api([translator], 300, 0, 1)  # nothing is computed: its lifespan has not begun
     parts = {"body": b"q=a&source", "more_body": True}, {"body": b"=en&target=zh"}, {"type": "http.disconnect"}
-    for _ in range(2):  # the second has room, for the first waits no longer
+    for _ in range(2):  # the second has room, because the first no longer waits
         assert asgi_response_statuses(api, *parts) == [499, None]
     assert "minitrans_waiting_requests 0\n" in TestClient(api).get("/metrics").text
 
@@ -281,7 +281,7 @@ def test_no_file_is_served_and_every_answer_has_a_policy(client: TestClient) -> 
 
 
 @pytest.mark.parametrize(("origins", "allowed"), [((), None), (["https://a.org"], "https://a.org"), (["*"], "*")])
-def test_scripts_of_other_sites(translator: Translator, origins: Sequence[str], allowed: str | None) -> None:
+def test_allowed_sites_get_cors_headers(translator: Translator, origins: Sequence[str], allowed: str | None) -> None:
     asking = {"Origin": "https://a.org", "Access-Control-Request-Method": "POST"}
     asking["Access-Control-Request-Headers"] = "Content-Type"
     with TestClient(Api([translator], 300, 0, 9, origins)) as server:
@@ -297,7 +297,7 @@ def test_scripts_of_other_sites(translator: Translator, origins: Sequence[str], 
 # -- the command ----------------------------------------------------------------------------------------------------
 
 
-def test_what_the_command_refuses(tiny_run: Path) -> None:
+def test_a_port_in_use_and_a_missing_extra_are_refused(tiny_run: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.MonkeyPatch.context() as patch:
         port = str(taken.getsockname()[1])
         in_use = f"cannot listen on 127.0.0.1, port {port}: Address already in use"
@@ -352,7 +352,7 @@ def test_many_clients_at_once(server: ServerProcess, translator: Translator) -> 
     assert filter_wrong_replies(control, right) == control[1:3]
 
 
-def test_an_answer_that_is_no_json_or_does_not_come_is_wrong(server: ServerProcess) -> None:
+def test_answers_that_are_missing_or_not_json_count_as_wrong(server: ServerProcess) -> None:
     handler = type("", (BaseHTTPRequestHandler,), {"do_POST": lambda self: self.send_error(503)})
     with HTTPServer(("127.0.0.1", 0), handler) as page:
         threading.Thread(target=page.handle_request).start()
@@ -372,7 +372,7 @@ def test_two_hundred_clients_for_a_minute(tiny_run: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_was_taken_is_answered_at_the_end(tiny_run: Path, number: signal.Signals) -> None:
+def test_accepted_requests_are_answered_before_the_server_stops(tiny_run: Path, number: signal.Signals) -> None:
     with running_server(tiny_run, "--char-limit", "100000") as server:
         address = f"http://127.0.0.1:{server.port}"
         answers: list[str] = []

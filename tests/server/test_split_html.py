@@ -1,4 +1,4 @@
-"""What of HTML is translated, and that the rest stays as it is."""
+"""Which parts of HTML are translated, and that the rest stays unchanged."""
 
 import time
 
@@ -38,7 +38,7 @@ def test_the_texts_between_tags_are_translated(html: str) -> None:
 
 
 @given(st.lists(st.sampled_from(SCRAPS)).map("".join))
-def test_all_else_stays(html: str) -> None:
+def test_everything_else_is_kept(html: str) -> None:
     try:
         pieces = split_html(html)
     except UserError:
@@ -50,12 +50,12 @@ def test_all_else_stays(html: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["<a ", "<a/"])
-def test_a_tag_without_end_takes_no_time(part: str) -> None:
+def test_unclosed_tags_are_parsed_quickly(part: str) -> None:
     start = time.process_time()
     split_html(part * 10_000)  # the parser itself takes minutes
     assert time.process_time() - start < 10
 
 
-def test_the_number_of_a_character_may_not_be_of_any_length() -> None:
+def test_a_character_reference_of_thousands_of_digits_is_refused() -> None:
     with pytest.raises(UserError, match=r"^q is no HTML: the number of a character has thousands of digits$"):
         split_html(f"a &#{'1' * 5000};")
