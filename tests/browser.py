@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 CHROMIUM_PATH = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(
-    not (CHROMIUM_PATH and find_spec("playwright")), reason="no Chromium here, or no Playwright (`rm .venv/ready`)"
+    not (CHROMIUM_PATH and find_spec("playwright")), reason="Chromium or Playwright is not installed (`rm .venv/ready`)"
 )
 
 
 @contextlib.contextmanager
 def open_page_and_record_events() -> Iterator[tuple["Page", list[str], list[str]]]:
-    """A page, all addresses that it asks for, and what its console or an exception says of errors and warnings."""
+    """A page, all addresses that it requests, and the errors and warnings of its console and its scripts."""
     from playwright.sync_api import sync_playwright
 
     requests: list[str] = []
@@ -33,7 +33,7 @@ def open_page_and_record_events() -> Iterator[tuple["Page", list[str], list[str]
 
 
 def visit(page: "Page", address: str, width: int, dark: bool = False) -> None:
-    """Open an address in a window so wide."""
+    """Open an address in a window of this width."""
     page.set_viewport_size({"width": width, "height": 844})
     page.emulate_media(color_scheme="dark" if dark else "light")
     page.goto(address)

@@ -1,4 +1,4 @@
-"""Commands in this process, tiny trainings among them, programs that a README shows, and what is done with a run."""
+"""Helpers that run commands in this process, make and copy tiny runs, and run the code that a README shows."""
 
 import contextlib
 import io
@@ -21,12 +21,12 @@ import yaml
 
 from minitrans import cli
 
-TEST_CORPUS_DIR = Path(__file__).parent / "corpus"  # simple; trained on it, `tiny_run` writes words and no sentence
+TEST_CORPUS_DIR = Path(__file__).parent / "corpus"  # simple; trained on it, `tiny_run` writes words but no sentences
 STREAM_FLAGS = "--data.streaming true --data.shuffle_buffer 150"
 
 
 def run_cli(*words: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:
-    """Run a command: its exit code, and what it writes to standard output and to standard error."""
+    """Run a command; return its exit code, and what it writes to standard output and to standard error."""
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True), io.StringIO()
     with (
         tempfile.TemporaryFile("w+") as file,
@@ -46,7 +46,7 @@ def run_cli(*words: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:
 
 
 def folder_contents(folder: Path) -> dict[str, bytes | None]:
-    """All names in a folder, with what is in the files, at least in their first 16 MB."""
+    """All names in a folder, with the content of the files, up to their first 16 MB."""
     contents: dict[str, bytes | None] = dict.fromkeys(str(path.relative_to(folder)) for path in folder.rglob("*"))
     for name in contents:
         if (folder / name).is_file():
@@ -56,7 +56,7 @@ def folder_contents(folder: Path) -> dict[str, bytes | None]:
 
 
 def refusal_message(*words: str | Path, unchanged: Path | None = None) -> str:
-    """Run a command that ends with code 2, having made or changed nothing in a folder; the one error that it tells."""
+    """Run a command that has to end with code 2 and leave a folder unchanged; return its one error message."""
     before = folder_contents(unchanged) if unchanged else {}
     code, out, err = run_cli(*words)
     assert (code, out) == (2, ""), err
@@ -69,7 +69,7 @@ def refusal_message(*words: str | Path, unchanged: Path | None = None) -> str:
 
 
 def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
-    """Write files into a folder, which is made for them."""
+    """Write files into a folder, made if it is missing; return the folder."""
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -83,7 +83,7 @@ def parquet_bytes(**columns: object) -> bytes:
 
 
 def copy_run(run: Path, folder: Path, **data_settings: str | Path) -> Path:
-    """Copy a run but for what it is resumed from, with other settings of its data; the folder."""
+    """Copy a run, except what it is resumed from, and change its data settings; return the folder."""
     shutil.copytree(run, folder, ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
     config = yaml.safe_load((folder / "config.yaml").read_text())
     config["data"] |= {name: str(value) for name, value in data_settings.items()}
@@ -138,7 +138,7 @@ class EvilPickle:
 
 
 def wait_for_group_exit(group: int) -> None:
-    """Wait for the last process of a group, half a minute at most."""
+    """Wait until the last process of a group has ended, half a minute at most."""
     with contextlib.suppress(ProcessLookupError):
         for _ in range(3000):
             os.killpg(group, 0)
@@ -147,7 +147,7 @@ def wait_for_group_exit(group: int) -> None:
 
 
 def run_readme_code(folder: Path, lines: list[str], blocked_module: str, expression: str = "translate(lines)") -> Any:
-    """What a README's code makes of lines, elsewhere than in its folder, without our package and another one."""
+    """Run a README's code on lines, outside its folder, where our package and another one cannot be imported."""
     (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.S)
     example, place = 'print(translate(["..."]))', 'FOLDER = "."'
     assert example in code

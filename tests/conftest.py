@@ -51,7 +51,7 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 def generator(seed: int) -> torch.Generator:
-    """A random generator of its own for each test."""
+    """A new random generator."""
     return torch.Generator().manual_seed(seed)
 
 
@@ -100,7 +100,7 @@ def random_tgt_in(seed: int, batch: int, length: int) -> Tensor:
 
 
 def worst_deviation(got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
-    """The largest difference between any two elements that belong together; infinite if one of them is NaN."""
+    """The largest difference between any two corresponding elements; infinite if one of them is NaN."""
     worst = 0.0
     for one, other in zip(got, want, strict=True):
         assert one.shape == other.shape
@@ -121,14 +121,14 @@ def force_constant_token_ranking(model: Transformer, *tokens: int) -> Transforme
 
 
 def assert_close(got: Sequence[Tensor], want: Sequence[Tensor], relative: float = 1e-12) -> None:
-    """Each is off by no more than that share of the largest element that it should have."""
+    """Assert that each is off by at most `relative` times the largest element that it should have."""
     for one, other in zip(got, want, strict=True):
         assert one.shape == other.shape
         assert (one.double() - other.double()).abs().max() <= relative * other.abs().max()
 
 
 def record_calls(patch: pytest.MonkeyPatch, owner: Any, name: str) -> list[tuple[Any, ...]]:
-    """The arguments without names of each call of a function, or a method, from now on, in order."""
+    """The positional arguments of each call of a function or method from now on, in order."""
     calls: list[tuple[Any, ...]] = []
     original = getattr(owner, name)
 
@@ -148,7 +148,7 @@ def fresh_model_report() -> Report:
 
 @pytest.fixture
 def float64_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anyone's model is measured in float64; lower dtypes would take as long again, and have their own tests."""
+    """Measure a user's model in float64 only; lower dtypes would take as long again, and have their own tests."""
     monkeypatch.setattr("minitrans.cachecheck.runner.LOWER_DTYPES", ())
 
 
@@ -164,7 +164,7 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def translator(tiny_run: Path) -> Translator:
-    """Of the tiny run, by the plain model; tests leave it as it is."""
+    """A translator of the tiny run, with the plain model; tests do not change it."""
     return Translator.load(tiny_run)
 
 
@@ -184,7 +184,7 @@ def sixty_pair_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def offline_cwd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty folder, which is the working folder; no network, for what is damaged may name any place."""
+    """An empty working folder, without a network, because damaged files may name any address."""
     folder = tmp_path_factory.mktemp("offline_cwd")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -216,7 +216,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
-# -- Compiled code: where it can be there, a test in which the plain path is taken in its place says so --------------
+# -- Compiled code: where it is available, a test that takes the plain path instead has to say so --------------------
 
 COMPILER_COMMAND = os.environ.get("CXX", "").strip() or next(filter(shutil.which, ("c++", "g++", "clang++")), "false")
 OPENMP_COMMAND = f"{COMPILER_COMMAND} -fopenmp -fsyntax-only -include omp.h -xc++ /dev/null 2> /dev/null"
@@ -229,7 +229,7 @@ needs_compiled = pytest.mark.skipif(not CAN_COMPILE, reason="no compiled code or
 
 @pytest.fixture
 def fresh_libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As in a new process, which has loaded no compiled code; and what the test has loaded is forgotten with it."""
+    """Begin as in a new process, which has loaded no compiled code, and forget what the test has loaded."""
 
     def forget() -> None:
         for module, name in (("training", "training_library"), ("library", "_library_or_reason")):
@@ -247,7 +247,7 @@ def fresh_libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def _lesser_processor(
     request: pytest.FixtureRequest, fresh_libraries: None, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compiled code as for a processor with fewer instructions, kept for the next run of the tests alone."""
+    """Compile as for a processor with fewer instructions; the libraries are kept for later runs of the tests only."""
     if platform.machine() != "x86_64":
         pytest.skip("the compiler's flags are those of x86")
     assert pytestconfig.cache is not None
@@ -274,7 +274,7 @@ def plain_warnings() -> Iterator[list[str]]:
 
 @pytest.fixture(autouse=True)
 def _fail_on_plain_path(request: pytest.FixtureRequest, plain_warnings: list[str]) -> Iterator[None]:
-    """Fail where the plain path is taken, unless the test asks for `allow_fallbacks`; every line is new to a test."""
+    """Fail where the plain path is taken, unless the test asks for `allow_fallbacks`; each test logs lines anew."""
     REAL_LOG_ONCE.cache_clear()
     yield
     taken = plain_warnings.copy()
@@ -284,7 +284,7 @@ def _fail_on_plain_path(request: pytest.FixtureRequest, plain_warnings: list[str
 
 @pytest.fixture(autouse=True)
 def _kill_leftover_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Kill what a test has started and left behind, as one does that fails or has no time left."""
+    """Kill the processes that a test has left running, as it does if it fails or times out."""
     started: list[subprocess.Popen[Any]] = []
 
     class Popen(subprocess.Popen[Any]):
@@ -293,14 +293,14 @@ def _kill_leftover_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             started.append(self)
 
         def __exit__(self, kind: Any, *error: Any) -> None:
-            if kind:  # else a test without time would wait for it
+            if kind:  # else a test that timed out would wait for it
                 self.kill()
             super().__exit__(kind, *error)
 
     monkeypatch.setattr(subprocess, "Popen", Popen)
     yield
     for process in started:
-        process.kill()  # which does nothing to one that has ended
+        process.kill()  # which does nothing if it has ended
         process.wait()
 
 
@@ -317,5 +317,5 @@ def _restore_process_settings() -> Iterator[None]:
 
 @pytest.fixture
 def allow_fallbacks(plain_warnings: list[str]) -> list[str]:
-    """Lets a test take the plain path; the warnings of it."""
+    """Let a test take the plain path; the warnings about that."""
     return plain_warnings

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def run_as_processes(n: int, work: Callable[[], Any]) -> list[Any]:
-    """What each of n processes returns that do the same work, in the order of their ranks."""
+    """Do the same work in n processes; return their results in the order of their ranks."""
     own, meet, gathered = threading.local(), threading.Barrier(n, timeout=60), [None] * n
 
     def gather(values: list[Any], value: Any) -> None:

@@ -1,4 +1,4 @@
-"""The loss from hidden states: a case of it, and what any way to it has to equal."""
+"""The loss from hidden states: test cases, and the plain loss that every implementation has to equal."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,17 +20,17 @@ HIDDEN_WEIGHT_DTYPES = [(torch.float32, torch.float32), (torch.float64, torch.fl
 
 
 def plain_loss(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
-    """What any way to the loss from hidden states has to equal."""
+    """What every implementation of the loss from hidden states has to equal."""
     return label_smoothed_cross_entropy(hidden @ weight.T, tgt_out, pad_id, smoothing)
 
 
 def chunked_loss(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
-    """The model's own way, of logits in the dtype of the hidden states."""
+    """The model's own implementation, with logits in the dtype of the hidden states."""
     return linear_cross_entropy(hidden, lambda h: F.linear(h, weight.to(h.dtype)), tgt_out, pad_id, smoothing)
 
 
 def random_case(lengths: Sequence[int], padded: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden states (B, T, 6) and a matrix (11, 6) that want a gradient, and targets (B, T); float64."""
+    """Hidden states (B, T, 6) and a matrix (11, 6) that require a gradient, and targets (B, T); float64."""
     length = max(lengths) + padded
     hidden, weight = random_tensor(3, len(lengths), length, 6), random_tensor(4, 11, 6)
     return hidden.requires_grad_(), weight.requires_grad_(), random_ids(5, lengths, length)
@@ -45,7 +45,7 @@ def with_gradients(
 
 
 class ShapeRecorder(TorchDispatchMode):
-    """Notes the shape of whatever any operation returns."""
+    """Records the shapes of all tensors that operations return."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -58,7 +58,7 @@ class ShapeRecorder(TorchDispatchMode):
 
 
 def max_logit_rows(loss_of: LinearLoss) -> int:
-    """The most rows with as many columns as there are pieces, over loss and gradients; of 3 * CHUNK_ROWS positions."""
+    """The most rows of any tensor with a column for each piece, in loss and gradients of 3 * CHUNK_ROWS positions."""
     with ShapeRecorder() as shapes:
         with_gradients(loss_of, *random_case([CHUNK_ROWS, CHUNK_ROWS, 5]))
     return max((math.prod(shape[:-1]) for shape in shapes.seen if shape and shape[-1] == 11), default=0)
@@ -72,6 +72,6 @@ def loss_and_gradients(loss_of: BatchLossFn, model: Transformer, ids: tuple[Tens
 
 
 def make_loss(model: Transformer, mode: CompiledMode = "auto", dtype: torch.dtype | None = None) -> BatchLossFn:
-    """What computes the loss of a model's batches, where it lies and in its dtype if no other is given."""
+    """What computes the loss of a model's batches, on its device and, unless another is given, in its dtype."""
     weight = model.output.weight
     return make_batch_loss(model, mode, weight.device, dtype or weight.dtype)

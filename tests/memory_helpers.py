@@ -9,12 +9,12 @@ import pytest
 
 PROC_STATUS = Path("/proc/self/status")
 needs_proc_status = pytest.mark.skipif(
-    not PROC_STATUS.exists(), reason="only Linux tells how much memory is not a file's"
+    not PROC_STATUS.exists(), reason="only Linux reports memory without mapped files"
 )
 
 
 def peak_private_kb_during(work: Callable[..., object], *arguments: object) -> int:
-    """The most kilobytes that this process has while it works."""
+    """The most kilobytes of such memory that this process has during the work."""
     most = 0
     with ThreadPoolExecutor() as pool:
         working = pool.submit(work, *arguments)

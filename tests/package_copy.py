@@ -1,6 +1,6 @@
-"""Commands of a changed copy of the package, each list of them in a process of its own.
+"""Run commands in a changed copy of the package, each list of them in a process of its own.
 
-A process is forked from one that has imported the libraries, which takes most of the time, and nothing of ours.
+Each process is forked from one that has imported the libraries, which takes most of the time, but no code of ours.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def run_copy(folder: Path, commands: Sequence[Sequence[str]], **environment: str
 
 
 def _run_in_process(folder: Path, commands: Sequence[Sequence[str]], environment: Mapping[str, str]) -> None:
-    """What the process does. The package is found in the copy, even what the copy lacks and another place has."""
+    """Run the commands in this process. The package is imported only from the copy: what that lacks is missing."""
     for name, stream in (("out", 1), ("err", 2)):
         with open(folder / name, "wb") as file:
             os.dup2(file.fileno(), stream)

@@ -1,4 +1,4 @@
-"""Random models with sentences, for properties that hold for all."""
+"""Random models with sentences, for properties that hold for all of them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -49,7 +49,7 @@ def subjects(draw: st.DrawFn) -> ModelAndPairs:
 
 
 def random_sentences(seed: int, lengths: Sequence[int]) -> list[list[int]]:
-    """Ids that are not special, one fewer than told: there will be BOS or EOS too."""
+    """Ids that are not special, one fewer than each length, because BOS or EOS is added."""
     ordinary = torch.tensor([i for i in range(11) if i not in (PAD, BOS, EOS)])
     random = generator(seed)
     return [ordinary[torch.randint(len(ordinary), (n - 1,), generator=random)].tolist() for n in lengths]

@@ -37,7 +37,7 @@ MINITRANS_COMMAND = (sys.executable, "-m", "minitrans")
 
 
 def command_output(*argv: str | Path, stdin: bytes = b"") -> str:
-    """Run a command that has to end with code 0; what it writes to standard output."""
+    """Run a command that has to end with code 0; return what it writes to standard output."""
     code, out, _ = run_cli(*argv, stdin=stdin)
     assert code == 0
     return out
@@ -48,7 +48,7 @@ def command_output(*argv: str | Path, stdin: bytes = b"") -> str:
 
 @pytest.fixture
 def unsure_run(tiny_run: Path, tmp_path: Path) -> Path:
-    """A copy of the tiny run that is unsure of all but what is empty."""
+    """A copy of the tiny run that is unsure of every line that is not empty."""
     run = copy_run(tiny_run, tmp_path / "run")
     save_bundle(run, replace(load_bundle(run), threshold=Threshold(0.0, None)))
     return run
@@ -103,7 +103,7 @@ def test_beams_and_the_n_best(tiny_run: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_samples_are_those_of_the_seed(tiny_run: Path) -> None:
+def test_samples_depend_on_the_seed_alone(tiny_run: Path) -> None:
     def sampled(*flags: str) -> list[str]:
         return command_output("translate", tiny_run, *flags, "I love you.", "", "Machine learning is fun.").splitlines()
 
@@ -117,7 +117,7 @@ def test_samples_are_those_of_the_seed(tiny_run: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_doubts_are_told_for_each_text_and_counted_for_a_file(
+def test_unsure_texts_are_reported_one_by_one_and_counted_for_a_file(
     tiny_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run, source, target = copy_run(tiny_run, tmp_path / "run"), tmp_path / "source", tmp_path / "target"
@@ -142,7 +142,7 @@ def test_doubts_are_told_for_each_text_and_counted_for_a_file(
         assert caplog.messages == [unknown, "unsure of 1 of 2 lines; --scores says which"]
 
 
-def test_scores_and_whether_they_are_low(tiny_run: Path) -> None:
+def test_the_scores_flag_prints_scores_and_unsure_marks(tiny_run: Path) -> None:
     lines = [*(tiny_run.parent / "test.en").read_text(encoding="utf-8").splitlines(), "", "I love xyzzy."]
     translations = Translator.load(tiny_run).translations(lines, 2)
     assert {t.unsure for t in translations} == {False, True}
@@ -158,7 +158,7 @@ SOURCE_TEXT += "I love you.\nplugh\nI love deep learning."
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("way", [[], ["--sample", "5"], ["--beam", "2", "--n-best", "2"], ["--scores"]])
-def test_parts_put_together_are_the_whole_and_name_unknown_words_once_a_line(
+def test_joined_parts_equal_the_whole_and_name_unknown_words_once_a_line(
     unsure_run: Path, way: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source, whole, part = (tmp_path / name for name in ("source", "whole", "part"))
@@ -200,7 +200,7 @@ sys.exit(cli.main(sys.argv[2:]))
 @pytest.mark.parametrize(
     ("number", "code", "part", "n_done"), [(signal.SIGKILL, -9, [], 6), (signal.SIGINT, 130, ["--part", "2/2"], 2)]
 )
-def test_an_interrupted_translation_goes_on(
+def test_an_interrupted_translation_can_be_resumed(
     tiny_run: Path,
     number: int,
     code: int,
@@ -235,7 +235,7 @@ def test_an_interrupted_translation_goes_on(
     assert target.read_bytes() == b"as it was"
 
 
-def test_want_of_memory_is_told_in_a_line() -> None:
+def test_lack_of_memory_is_reported_in_one_line() -> None:
     texts = ["CPUAllocator: can't allocate memory", "not enough memory: you tried", "CUDA out of memory. Tried to"]
     texts.append(str(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))))
     (told,) = {cli.error_message(error) for error in (MemoryError(), *map(RuntimeError, texts))}
@@ -261,7 +261,7 @@ def test_translating_imports_nothing_that_it_does_not_need(tiny_run: Path) -> No
         assert f"minitrans.{module}" not in imported
 
 
-def test_starting_and_ending_look_for_garbage_a_few_times(tiny_run: Path) -> None:
+def test_starting_and_ending_rarely_collect_garbage(tiny_run: Path) -> None:
     code = (
         "import atexit, gc, sys; from minitrans import cli; "
         "atexit.register(lambda: print(sum(each['collections'] for each in gc.get_stats()), gc.isenabled())); "
@@ -313,7 +313,7 @@ def test_a_named_pipe_is_answered_line_by_line(tiny_run: Path, tmp_path: Path) -
         assert process.stderr.read() == b""
 
 
-def test_ctrl_c_and_a_fault_end_it_while_a_pipe_is_waited_for(tiny_run: Path) -> None:
+def test_ctrl_c_and_bad_input_end_a_command_that_waits_for_a_pipe(tiny_run: Path) -> None:
     for interrupt, code, message in ((True, 130, b"interrupted"), (False, 2, b"standard input, line 2: byte 1")):
         with running_command("translate", tiny_run) as process:
             process.stdin.write(b"I love you.\n")
@@ -328,7 +328,7 @@ def test_ctrl_c_and_a_fault_end_it_while_a_pipe_is_waited_for(tiny_run: Path) ->
             assert err.count(b"\n") == 1
 
 
-def test_standard_input_that_is_closed_is_told(
+def test_closed_standard_input_is_reported(
     tiny_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", None)  # as `<&-` leaves it
@@ -336,7 +336,7 @@ def test_standard_input_that_is_closed_is_told(
     assert capsys.readouterr().err == "minitrans: error: standard input is closed; give texts or --input\n"
 
 
-def test_closed_output_is_told_and_a_closed_standard_error_does_no_harm(tiny_run: Path) -> None:
+def test_closed_output_is_reported_and_closed_standard_error_is_harmless(tiny_run: Path) -> None:
     for command in ("explain", "translate"):
         run: list[str | Path] = [*MINITRANS_COMMAND, command, tiny_run, "--input", tiny_run.parent / "test.en"]
         done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *run], capture_output=True, check=False)
@@ -346,14 +346,14 @@ def test_closed_output_is_told_and_a_closed_standard_error_does_no_harm(tiny_run
 
 
 @pytest.mark.parametrize("to_terminal", [True, False])
-def test_a_terminal_is_prompted_and_told_of_doubts(tiny_run: Path, to_terminal: bool) -> None:
+def test_a_terminal_shows_prompts_and_unsure_marks(tiny_run: Path, to_terminal: bool) -> None:
     pty = pytest.importorskip("pty")
     controller, terminal = pty.openpty()
     stdout = terminal if to_terminal else subprocess.PIPE
     with running_command("translate", tiny_run, stdin=terminal, stdout=stdout) as process:
         os.write(controller, b"I love xyzzy.\n")
         written = b""
-        while to_terminal and b"> " not in written.partition(b"(unsure)\r\n")[2]:  # before, Ctrl-D may get lost
+        while to_terminal and b"> " not in written.partition(b"(unsure)\r\n")[2]:  # earlier, Ctrl-D may get lost
             written += os.read(controller, 1 << 16)
         if not to_terminal:
             written = process.stdout.readline()  # answered before the input ends
@@ -371,12 +371,12 @@ def test_a_terminal_is_prompted_and_told_of_doubts(tiny_run: Path, to_terminal: 
     (translation,) = Translator.load(tiny_run).translations(["I love xyzzy."])
     if to_terminal:
         assert f"{translation.text} (unsure)\r\n" in written.decode()
-    else:  # what is kept in a file holds translations alone
+    else:  # output that is kept in a file holds translations only
         assert written.decode() == f"{translation.text}\n"
 
 
 def terminal_lines(written: bytes) -> list[str]:
-    """The lines on a terminal that has received this: it knows the few commands that a progress bar uses."""
+    """The lines that a terminal shows after this output, which may hold the few commands of a progress bar."""
     lines, row, column = [""], 0, 0
     for part in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[^\x1b]", written.decode()):
         if part == "\n":
@@ -397,7 +397,7 @@ def terminal_lines(written: bytes) -> list[str]:
 
 
 def run_on_terminal(*argv: str | Path, stdin: Path, stdout_to_terminal: bool) -> tuple[bytes, bytes]:
-    """What a command writes to a terminal, its standard error and maybe its output; and what to a pipe."""
+    """What a command writes to a terminal (its standard error, and maybe its output), and what to a pipe."""
     pty = pytest.importorskip("pty")
     controller, terminal = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
@@ -408,7 +408,7 @@ def run_on_terminal(*argv: str | Path, stdin: Path, stdout_to_terminal: bool) ->
     ):
         os.close(terminal)
         written = b""
-        with contextlib.suppress(OSError):  # how a terminal ends
+        with contextlib.suppress(OSError):  # how a terminal signals its end
             while piece := os.read(controller, 1 << 16):
                 written += piece
         os.close(controller)
@@ -479,8 +479,8 @@ def test_evaluate_prints_scores_with_intervals_and_all_as_json(tiny_run: Path, r
     assert "exact match 93.3%" in command_output("evaluate", tiny_run, *reference_flags)
 
 
-def test_evaluate_tells_how_often_unsure_is_right(unsure_run: Path, tmp_path: Path, reference_flags: list[str]) -> None:
-    """By one reference and by several; with a blank line on all sides, which is right and never unsure."""
+def test_evaluate_scores_the_unsure_marks(unsure_run: Path, tmp_path: Path, reference_flags: list[str]) -> None:
+    """With one reference and with several; a line that is blank on all sides is right and never unsure."""
     source, wrong, right = (tmp_path / name for name in ("a\x1b.en", "wrong.zh", "right.zh"))
     for path, given in ((source, reference_flags[1]), (right, reference_flags[3])):
         path.write_text(Path(given).read_text(encoding="utf-8") + "\n", encoding="utf-8")
@@ -538,7 +538,7 @@ def test_each_score_is_printed_with_its_own_interval(capsys: pytest.CaptureFixtu
 # -- verify -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_trained_run_is_verified_as_json_and_on_a_page_whose_place_is_said(
+def test_verifying_a_run_gives_json_and_a_page_whose_path_is_printed(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some = [check for check in CHECKS if check.id.startswith(("C26", "cache.steps", "compiled."))]
@@ -550,7 +550,7 @@ def test_a_trained_run_is_verified_as_json_and_on_a_page_whose_place_is_said(
 
 
 @pytest.mark.parametrize("is_folder", [True, False])
-def test_a_page_that_cannot_be_written_is_told_before_the_measuring(
+def test_a_page_that_cannot_be_written_is_refused_before_measuring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_folder: bool
 ) -> None:
     monkeypatch.delattr(run_checks, "run")
@@ -562,7 +562,7 @@ def test_a_page_that_cannot_be_written_is_told_before_the_measuring(
     assert refusal_message("verify", "--report", tmp_path) == f"cannot write {page}; name another one"
 
 
-def test_what_was_measured_is_printed_though_the_page_can_no_longer_be_written(
+def test_results_are_printed_even_if_the_page_can_no_longer_be_written(
     fresh_model_report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measure_and_get_in_the_way(**_: object) -> Report:
@@ -576,7 +576,7 @@ def test_what_was_measured_is_printed_though_the_page_can_no_longer_be_written(
 
 
 @pytest.mark.parametrize(("flags", "code"), [([], 0), (["--json"], 1)])
-def test_a_verdict_is_the_exit_code_though_nobody_reads_it(
+def test_the_verdict_is_the_exit_code_even_if_output_is_closed(
     fresh_model_report: Report, monkeypatch: pytest.MonkeyPatch, flags: list[str], code: int
 ) -> None:
     report = fresh_model_report if code == 0 else replace(fresh_model_report, sabotages=[])  # no check caught one
@@ -608,7 +608,7 @@ def test_the_sabotages_are_listed() -> None:
     assert listed == [[sabotage.id, sabotage.fault] for sabotage in run_checks.sabotages_to_run("auto")]
 
 
-def test_the_self_test_shows_what_caught_what_and_counts_for_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_self_test_shows_what_each_check_caught_and_counts_for_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_checks, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "loss.padding")])
     monkeypatch.setattr(run_checks, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20")])
     caught = json.loads(command_output("verify", "--self-test", "--json"))["sabotages"]
@@ -625,7 +625,7 @@ def test_the_self_test_shows_what_caught_what_and_counts_for_the_verdict(monkeyp
 @pytest.mark.parametrize(
     ("name", "library", "extra"), [("ctranslate2", "ctranslate2", "export"), ("transformers", "tokenizers", "hf")]
 )
-def test_export_where_the_engine_is_not_installed(
+def test_export_without_its_engine_names_the_extra_to_install(
     name: str, library: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
@@ -635,17 +635,17 @@ def test_export_where_the_engine_is_not_installed(
     assert f"{library} is not installed; install minitrans with its extra `{extra}`" in message
 
 
-# -- usage (what is wrong: tests/test_refusals.py) --------------------------------------------------------------------
+# -- usage (refusals: tests/test_refusals.py) -------------------------------------------------------------------------
 
 
-def test_how_it_ended_is_the_exit_code_though_nobody_reads_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exit_code_is_right_even_if_standard_error_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Mock(write=Mock(side_effect=BrokenPipeError)))
     for error, code in ((KeyboardInterrupt(), 130), (UserError("it is wrong"), 2)):
         monkeypatch.setattr(cli, "parse_and_run", Mock(side_effect=error))
         assert cli.main([]) == code
 
 
-def test_debug_shows_where_it_happened(tmp_path: Path) -> None:
+def test_debug_lets_the_error_through_with_its_traceback(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a folder"):
         cli.main(["translate", str(tmp_path / "gone"), "--debug", "a"])
 
@@ -677,7 +677,7 @@ def test_help_ends_with_code_0(words: list[str]) -> None:
             assert f" {name} {summaries[name]}" in text
 
 
-def test_compiled_reaches_who_computes(
+def test_the_compiled_flag_reaches_the_translator_and_the_checks(
     tiny_run: Path, reference_flags: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load, run, self_test = Mock(wraps=Translator.load), Mock(return_value=Report([])), Mock(return_value=iter(()))
@@ -710,7 +710,7 @@ def test_flags_values_and_texts_are_told_apart(words: str, parsed: dict[str, Any
     assert {name: getattr(args, name) for name in parsed} == parsed
 
 
-def test_wrong_usage_is_answered_without_loading_a_library() -> None:
+def test_wrong_usage_is_refused_without_importing_a_library() -> None:
     code = (
         "import sys; from minitrans import cli; assert cli.main(['translate', 'r', '--bee']) == 2; "
         "assert not {'torch', 'lightning', 'datasets', 'numpy'} & set(sys.modules); "
@@ -724,7 +724,7 @@ def test_wrong_usage_is_answered_without_loading_a_library() -> None:
     ("environment", "spins"),
     [({}, cli.process_setup.SPIN_COUNT), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
 )
-def test_threads_that_wait_soon_sleep_unless_the_user_says_how_they_wait(
+def test_waiting_threads_soon_sleep_unless_the_user_sets_how_they_wait(
     environment: dict[str, str], spins: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.environ", environment)

@@ -53,7 +53,7 @@ def test_links_and_pipes_stay_what_they_are(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_an_open_file_is_written_on_from_where_it_stands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_open_file_is_continued_at_its_position(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "log"
     with path.open("wb") as log:
         for name, fd in (("/dev/stdout", 1), ("/dev/stderr", 2), (f"/dev/fd/{log.fileno()}", log.fileno())):
@@ -65,7 +65,7 @@ def test_an_open_file_is_written_on_from_where_it_stands(tmp_path: Path, capfd: 
         write_file("/dev/fd/999999999", "text")
 
 
-def test_what_was_written_of_a_file_can_be_gone_on_with(tmp_path: Path) -> None:
+def test_a_partly_written_file_can_be_resumed(tmp_path: Path) -> None:
     path, partial = tmp_path / "a.txt", tmp_path / "a.txt.partial"
     for there, written in ((b"", b"one\nhal"), (b"one\n", b"two\n\n\xe6")):
         with contextlib.suppress(ZeroDivisionError), atomic_open(path, resume=True) as file:

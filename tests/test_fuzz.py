@@ -46,7 +46,7 @@ CORPUS_BYTES = {
 
 
 def damaged_files(valid: bytes) -> st.SearchStrategy[bytes]:
-    """A file with up to three faults: something put in, in place of a piece that is lost, or of none."""
+    """A file with up to three faults: a piece is removed or repeated, something is inserted, or both."""
     near_the_start = st.integers(0, min(len(valid), 600))
     fault = st.tuples(
         near_the_start | st.integers(0, len(valid)),
@@ -64,7 +64,7 @@ def damaged_files(valid: bytes) -> st.SearchStrategy[bytes]:
 
 
 def split_lines(content: bytes) -> list[str] | None:
-    """The lines of a file; None if it is no UTF-8."""
+    """The lines of a file; None if it is not UTF-8."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -74,7 +74,7 @@ def split_lines(content: bytes) -> list[str] | None:
 
 
 def output_or_none(*argv: str | Path, stdin: bytes = b"", n_lines: int = 0) -> str | None:
-    """What a command writes; None if it ends with code 2, one line of error and so many of output."""
+    """What a command writes; None if it ends with code 2, one line of error and `n_lines` lines of output."""
     code, written, message = run_cli(*argv, stdin=stdin)
     if code == 0:
         assert re.fullmatch("computed: .*\n" if argv[0] == "verify" else "", message)
@@ -95,7 +95,7 @@ def test_translate_writes_a_line_for_each_line_or_one_error(
     (offline_cwd / "in.txt").write_bytes(content)
     sources = split_lines(content)
     are_valid = [split_lines(line) is not None for line in content.split(b"\n")]
-    n_lines = are_valid.index(False) if sources is None else 0  # those before the first that is no UTF-8
+    n_lines = are_valid.index(False) if sources is None else 0  # those before the first that is not UTF-8
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli.translate, "load_translator", lambda *_: translator)  # once, not for each example
         if from_file:
@@ -175,7 +175,7 @@ def test_a_tsv_is_read_or_refused(content: bytes) -> None:
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 @given(data=st.data())
-def test_a_file_of_another_kind_is_read_or_refused(suffix: str, data: st.DataObject) -> None:
+def test_a_csv_jsonl_or_parquet_file_is_read_or_refused(suffix: str, data: st.DataObject) -> None:
     header = b"en,zh\n" if suffix == "csv" else b""
     content = data.draw(st.one_of(damaged_files(CORPUS_BYTES[suffix]), odd_bytes.map(header.__add__), odd_bytes))
     files = {f"train.{suffix}": content, f"test.{suffix}": content, "valid.tsv": CORPUS_BYTES["tsv"]}
@@ -190,7 +190,7 @@ def test_a_file_of_another_kind_is_read_or_refused(suffix: str, data: st.DataObj
 
 
 @pytest.mark.parametrize("suffix", CORPUS_BYTES)
-def test_control_what_is_not_damaged_is_read(suffix: str) -> None:
+def test_control_an_undamaged_file_is_read(suffix: str) -> None:
     content = CORPUS_BYTES[suffix]
     corpus = load_pairs_or_none({f"train.{suffix}": content, "valid.tsv": CORPUS_BYTES["tsv"]})
     assert corpus is not None

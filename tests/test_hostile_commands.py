@@ -1,6 +1,6 @@
-"""What a stranger types or hands over, drawn at random: one line, exit code 2, nothing written, and soon.
+"""Random input from a stranger, typed or in files: one line, exit code 2, nothing written, and all within seconds.
 
-The tests that draw take seconds. HOSTILE_EXAMPLES=10000 has them draw for as long as one likes.
+The random tests take seconds; set HOSTILE_EXAMPLES, for instance to 10000, to run them for longer.
 """
 
 import errno
@@ -29,7 +29,7 @@ HYPOTHESIS_SETTINGS = settings(max_examples=int(os.environ.get("HOSTILE_EXAMPLES
 
 
 def quick_refusal_message(*words: str | Path, unchanged: Path) -> str:
-    """As `refusal_message`, in ten seconds of processor time."""
+    """Like `refusal_message`, within ten seconds of processor time."""
     began = time.process_time()
     error = refusal_message(*words, unchanged=unchanged)
     assert time.process_time() - began < 10
@@ -55,15 +55,15 @@ any_setting = st.tuples(st.sampled_from(SETTING_NAMES), st.sampled_from(VALUES) 
 
 @settings(HYPOTHESIS_SETTINGS)
 @given(st.lists(any_setting, min_size=1, max_size=2))
-def test_any_setting_of_any_value_ends_in_one_line(offline_cwd: Path, drawn: list[tuple[str, str]]) -> None:
-    """Where the value is right after all, there is still no corpus."""
+def test_any_value_of_any_setting_ends_in_one_line(offline_cwd: Path, drawn: list[tuple[str, str]]) -> None:
+    """Even if the value happens to be valid, there is no corpus."""
     flags = [f"--{name}={value}" for name, value in drawn]
     quick_refusal_message("train", *tiny_flags(offline_cwd / "gone"), "--run-dir", "r", *flags, unchanged=offline_cwd)
 
 
 @settings(HYPOTHESIS_SETTINGS)
 @given(any_setting, st.booleans())
-def test_any_setting_of_a_file_ends_in_one_line(offline_cwd: Path, drawn: tuple[str, str], quoted: bool) -> None:
+def test_any_setting_in_a_file_ends_in_one_line(offline_cwd: Path, drawn: tuple[str, str], quoted: bool) -> None:
     name, value = drawn
     section, _, key = name.rpartition(".")
     setting = f"{key}: {yaml.safe_dump(value) if quoted else value}\n"
@@ -89,7 +89,7 @@ COMMAND_WORDS = st.sampled_from(
 @settings(HYPOTHESIS_SETTINGS)
 @given(st.sampled_from([*cli.COMMANDS]), st.lists(COMMAND_WORDS, max_size=6))
 def test_any_command_line_ends_in_one_line(offline_cwd: Path, name: str, words: list[str]) -> None:
-    """None names a run that is there, so none has anything to do."""
+    """No command line names an existing run, so none has anything to do."""
     if name == "verify" and "gone" not in words:
         words = [*words, "gone"]
     code, _, err = run_cli(name, *words)
@@ -102,7 +102,7 @@ def test_any_command_line_ends_in_one_line(offline_cwd: Path, name: str, words: 
 # -- Run folders ----------------------------------------------------------------------------------------------------
 
 
-def test_reading_a_run_writes_nothing_but_in_the_users_own_cache(
+def test_reading_a_run_writes_only_to_the_users_own_cache(
     tiny_run: Path, tmp_path: Path, fresh_model_report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "own")
@@ -132,7 +132,7 @@ def test_a_run_that_was_moved_with_its_corpus_is_verified_from_anywhere(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full disk to write to")
-def test_a_full_disk_is_one_line(tiny_run: Path) -> None:
+def test_a_full_disk_is_reported_in_one_line(tiny_run: Path) -> None:
     words = [sys.executable, "-m", "minitrans", "translate", str(tiny_run), "☂"]  # of which it is sure
     with open("/dev/full", "wb") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
@@ -142,7 +142,7 @@ def test_a_full_disk_is_one_line(tiny_run: Path) -> None:
     )
 
 
-def test_a_folder_that_may_not_be_entered_is_one_line(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forbidden_folder_is_reported_in_one_line(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "run")
     monkeypatch.setattr(Path, "is_file", Mock(side_effect=refused))
     assert refusal_message("translate", tiny_run, "a").startswith("cannot use run: Permission denied; ask its owner")
@@ -162,6 +162,6 @@ def test_sigterm_leaves_nothing_half_written(tiny_run: Path, tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     code, out, _ = run_cli("--version")
     assert (code, out[:12]) == (0, "minitrans 0.")

@@ -1,4 +1,4 @@
-"""What is imported, and works where others are absent; who may import what, import-linter says (pyproject.toml)."""
+"""What is imported, and works without the rest; import-linter checks what may import what (pyproject.toml)."""
 
 import re
 import subprocess
@@ -27,8 +27,8 @@ def test_readme_lists_the_folders_in_their_order() -> None:
     assert [*rows, "__main__"] == IMPORT_LAYERS[::-1]
 
 
-def test_only_the_backend_asks_compiled_code_by_its_name() -> None:
-    """Which import-linter does not see."""
+def test_only_the_backend_imports_compiled_code_by_name() -> None:
+    """Such imports are not seen by import-linter."""
     texts = {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
     asking = {name for name, text in texts.items() if re.search(r"""import_module\(f?["']minitrans\.compiled""", text)}
     assert asking == {"translate/backend.py"}
@@ -37,14 +37,14 @@ def test_only_the_backend_asks_compiled_code_by_its_name() -> None:
 # -- the model ------------------------------------------------------------------------------------------------------
 
 
-def test_the_model_names_nothing_compiled() -> None:
+def test_the_model_does_not_mention_compiled_code() -> None:
     named = re.compile(r"compiled|kernel|c\+\+", re.IGNORECASE)
     assert [path.name for path in MODEL_DIR.glob("*.py") if named.search(path.read_text(encoding="utf-8"))] == []
     assert named.findall("# Compiled kernels, in C++: torch.compile is none.") == ["Compiled", "kernel", "C++"]
 
 
 def test_the_model_is_short() -> None:
-    """But for the reference, which is the same once more in NumPy, and for sampling, which nothing else needs."""
+    """Not counting the reference, which is the same again in NumPy, and sampling, which nothing else needs."""
     files = [path for path in MODEL_DIR.glob("*.py") if path.stem not in ("reference", "sampling")]
     assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) < 1200
 
@@ -72,6 +72,6 @@ def test_the_model_works_where_nothing_but_pytorch_is_installed() -> None:
 # -- the package ----------------------------------------------------------------------------------------------------
 
 
-def test_other_names_than_the_public_ones_are_refused() -> None:
+def test_names_that_are_not_public_are_refused() -> None:
     with pytest.raises(AttributeError, match=r"module 'minitrans' has no attribute 'Transfomer'"):
         getattr(minitrans, "Transfomer")  # noqa: B009

@@ -41,7 +41,7 @@ def terms(chapter: str, label: str) -> list[str]:
 
 
 def wrong_output_titles(lesson: str) -> list[str]:
-    """Run the chapters in order; the titles of those that print something else than they show."""
+    """Run the chapters in order; the titles of those that print something other than they show."""
     scope: dict[str, object] = {}
     titles = []
     for chapter in split_chapters(lesson):
@@ -55,7 +55,7 @@ def wrong_output_titles(lesson: str) -> list[str]:
 
 
 def unresolved_references(lesson: str) -> list[str]:
-    """What the lesson names that is not there."""
+    """The names in the lesson of things that do not exist."""
     names = []
     for chapter in split_chapters(lesson):
         read, proved, broken = (terms(chapter, label) for label in CHAPTER_LABELS)
@@ -92,7 +92,7 @@ def _restore_random_state() -> Iterator[None]:
         yield
 
 
-def test_it_prints_what_it_shows() -> None:
+def test_the_lesson_prints_what_it_shows() -> None:
     assert wrong_output_titles(ENGLISH) == []
 
 
@@ -101,7 +101,7 @@ def test_control_a_fault_in_the_package_is_noticed() -> None:
         assert "3. Why is the mask put in before the softmax?" in wrong_output_titles(ENGLISH)
 
 
-def test_what_it_names_is_there() -> None:
+def test_everything_that_the_lesson_names_exists() -> None:
     assert unresolved_references(ENGLISH) == []
 
 
@@ -114,7 +114,7 @@ def test_what_it_names_is_there() -> None:
         ("[`batch_loss`]", "[`loss_of_batch`]"),
     ],
 )
-def test_control_a_name_that_stands_for_nothing_is_noticed(there: str, not_there: str) -> None:
+def test_control_a_name_of_nothing_is_noticed(there: str, not_there: str) -> None:
     assert there in ENGLISH
     assert set(unresolved_references(ENGLISH.replace(there, not_there))) == {not_there.strip("[`]")}
 

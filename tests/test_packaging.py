@@ -1,4 +1,4 @@
-"""What is declared is pinned, and an installed package is whole; what is imported, deptry holds to (pyproject.toml)."""
+"""Declared packages are pinned, and an installed package is complete; deptry checks the imports (pyproject.toml)."""
 
 import re
 import shutil
@@ -20,7 +20,7 @@ def requirement_names(requirements: Iterable[str]) -> set[str]:
     return {re.split(r"[^\w-]", line)[0].lower().replace("-", "_") for line in requirements}
 
 
-def test_what_is_declared_is_pinned() -> None:
+def test_declared_packages_are_pinned() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert all("==" in line for line in lines[1:])
     declared = requirement_names(PROJECT["dependencies"]).union(
@@ -29,7 +29,7 @@ def test_what_is_declared_is_pinned() -> None:
     assert declared - requirement_names(lines[1:]) == {"minitrans"}
 
 
-def test_what_is_no_python_is_installed_too() -> None:
+def test_files_that_are_not_python_are_installed() -> None:
     package = ROOT / "minitrans"
     patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["minitrans"]
     installed = {path for pattern in patterns for path in package.glob(pattern)}
@@ -38,7 +38,7 @@ def test_what_is_no_python_is_installed_too() -> None:
 
 
 def test_cachecheck_can_be_installed_by_itself(tmp_path: Path) -> None:
-    """Its own distribution says the same as the whole, and needs no file of the rest and no library but PyTorch."""
+    """Its own distribution declares the same as the whole, and needs no other file and no library but PyTorch."""
     folder = ROOT / "packages/cachecheck"
     alone = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
     project, place = alone["project"], alone["tool"]["setuptools"]["package-dir"]["minitrans.cachecheck"]

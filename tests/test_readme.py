@@ -32,7 +32,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGE_PATTERNS = "README.md", "CHANGELOG.md", "data/en-zh/README.md", "docs/*.md"
 PAGES = {path: path.read_text(encoding="utf-8") for pattern in PAGE_PATTERNS for path in sorted(ROOT.glob(pattern))}
 NOT_IN_A_CLONE = {"words.txt", "onnx/"}  # files and folders that pages name and a clone does not have
-BENCH_FLAGS = {"--d-model", "--minutes"}  # which make flags of their settings' names
+BENCH_FLAGS = {"--d-model", "--minutes"}  # from scripts that make flags of setting names
 MODEL_FILES_TO_READ = [ROOT / f"minitrans/model/{name}.py" for name in
         ("masks", "attention", "cache", "layers", "transformer", "decoding", "loss", "dropout")]  # fmt: skip
 
@@ -62,7 +62,7 @@ venv_only = pytest.mark.skipif(not Path(sys.prefix, "bin/activate").exists(), re
 
 
 @venv_only
-def test_a_shell_finds_every_command_where_it_stands_and_what_is_done_with_a_run_is_done(
+def test_a_shell_finds_every_command_of_the_readme_and_commands_on_a_run_succeed(
     demo_clone_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shell that knows only the system's commands."""
@@ -79,7 +79,7 @@ def test_a_shell_finds_every_command_where_it_stands_and_what_is_done_with_a_run
 
 
 def run_make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What our Makefile does in a folder, as if no other make ran these tests."""
+    """Run our Makefile in a folder, as if no other make ran these tests."""
     environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
     command = ["make", "-f", str(ROOT / "Makefile"), *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
@@ -106,7 +106,7 @@ STEP, MODEL = "runs/en-zh/checkpoints/step-7.ckpt", "runs/en-zh/model.json"
         ((CONFIG, STARTED, STEP, MODEL, CORPUS), "--overwrite"),
     ],
 )
-def test_make_trains_if_there_is_no_model_of_these_settings_and_this_corpus(
+def test_make_trains_unless_the_model_is_newer_than_settings_and_corpus(
     tmp_path: Path, oldest_to_newest: tuple[str, ...], flag: str | None
 ) -> None:
     write_files(tmp_path, dict.fromkeys(oldest_to_newest, "") | {"bin/minitrans": "#!/bin/sh\necho $*\n"})
@@ -127,7 +127,7 @@ def test_make_says_what_to_do_in_a_folder_that_was_moved(tmp_path: Path) -> None
     assert done.stderr.startswith("the programs in .venv do not run (another folder, or another Python?); rm -r .venv")
 
 
-def test_the_demo_ends_with_what_a_shell_runs() -> None:
+def test_the_demo_ends_with_valid_commands() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     lines = re.findall(r"@echo '    (.*)'", makefile.replace("$(BIN)", ".venv/bin").replace("$(RUN)", "runs/en-zh"))
     activate, *lines = lines
@@ -136,18 +136,18 @@ def test_the_demo_ends_with_what_a_shell_runs() -> None:
     assert all(cli.parse_command(shlex.split(line)[1:]) for line in lines)
 
 
-def test_it_shows_every_command() -> None:
+def test_the_readme_shows_every_command() -> None:
     assert {command for command, *_ in minitrans_commands(README)} == {*cli.COMMANDS}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_commands_have_the_flags_they_are_given(path: Path) -> None:
+def test_commands_on_a_page_can_be_parsed(path: Path) -> None:
     for words in minitrans_commands(PAGES[path]):
         assert cli.parse_command(words)[0] == words[0]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_links_lead_somewhere(path: Path) -> None:
+def test_links_on_a_page_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[path]):
         if not target.startswith("https://"):
             name, _, anchor = target.partition("#")
@@ -160,18 +160,18 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert not anchor or anchor in titles or f'<a id="{anchor}"></a>' in text, target
 
 
-def test_it_can_be_read_at_a_sitting() -> None:
+def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 150
 
 
-def test_its_make_targets_are_there() -> None:
+def test_make_targets_on_pages_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     text = "\n".join(PAGES.values())
     for target in set(re.findall(r"make (\w+)", "\n".join(re.findall(r"^    make .*|`make \w+`", text, re.M)))):
         assert re.search(rf"^{target}:", makefile, re.M), target
 
 
-def test_its_python_example_runs(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readmes_python_example_runs(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # it writes a page
     monkeypatch.setattr("minitrans.verify.run_checks.checks_to_run", lambda _: CHECKS[:3])
     (example,) = re.findall(r"```python\n(.*?)```", README, re.S)
@@ -181,14 +181,14 @@ def test_its_python_example_runs(tiny_run: Path, tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_files_and_folders_that_it_names_are_there(path: Path) -> None:
+def test_files_and_folders_named_on_a_page_exist(path: Path) -> None:
     folders = [ROOT, ROOT / "docs", *(ROOT / "minitrans").glob("**/")]
     named = re.findall(r"`([\w./-]+(?:\.(?:py|cpp|h|toml|yaml|md|txt|ipynb)|/))`", PAGES[path])
     gone = {name for name in named if not any((folder / name).exists() for folder in folders)}
     assert gone <= NOT_IN_A_CLONE
 
 
-def test_names_that_it_takes_from_the_code_are_there() -> None:
+def test_names_on_pages_exist_in_the_code() -> None:
     files = [path for name in ("minitrans", "scripts") for path in (ROOT / name).rglob("*.*")]
     texts = [path.read_text("utf-8") for path in files if path.suffix in {".py", ".cpp", ".yaml"}]
     words = set(re.findall(r"\w+", "\n".join(texts)))
@@ -197,7 +197,7 @@ def test_names_that_it_takes_from_the_code_are_there() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_flags_and_settings_that_it_names_are_there(path: Path) -> None:
+def test_flags_and_settings_named_on_a_page_exist(path: Path) -> None:
     settings = {f"{name}.{field}" for name, kind in SECTIONS.items() for field in signature(kind).parameters}
     parsers = [*(ROOT / "minitrans").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
     added = re.findall(r'add_argument\(\s*"(--[\w-]+)"', "\n".join(file.read_text("utf-8") for file in parsers))
@@ -208,7 +208,7 @@ def test_flags_and_settings_that_it_names_are_there(path: Path) -> None:
     assert set(named) <= settings | of_runs | {check.id for check in CHECKS}
 
 
-def test_what_it_says_of_commands_is_so() -> None:
+def test_statements_about_commands_are_true() -> None:
     guide, training = (" ".join(PAGES[ROOT / "docs" / f"{n}.md"].split()) for n in ("change-the-model", "training"))
     (said,) = re.findall(r"turns that warning into an error\. (.*?) have this flag", guide)
     taking = {name for name, (add, _) in cli.COMMANDS.items() if add is None}
@@ -226,14 +226,14 @@ def test_what_it_says_of_commands_is_so() -> None:
             cli.parse_command(["distill", "--config", str(ROOT / "configs/en-zh.yaml"), flag])
 
 
-def test_extras_that_it_installs_are_declared() -> None:
+def test_extras_installed_on_pages_are_declared() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     named = re.findall(r"(\S+)\[(\w+)\]'", "\n".join(re.findall(r"pip install.*", "\n".join(PAGES.values()))))
     assert {(place.strip("'"), extra in extras) for place, extra in named if extra != "onnxruntime"} == {(".", True)}
 
 
 @pytest.mark.skipif(find_spec("ctranslate2") is None, reason="the extra `export` is not installed")
-def test_its_counts_are_right() -> None:
+def test_counts_on_pages_are_right() -> None:
     guide, lesson, verification, scale, training, serve = (
         " ".join(PAGES[ROOT / "docs" / f"{name}.md"].split())
         for name in ("change-the-model", "attention", "verification", "scale", "training", "serve")

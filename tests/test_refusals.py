@@ -1,4 +1,4 @@
-"""What a user can do wrong, and what is said of it: one line, exit code 2, and nothing printed, made or changed."""
+"""What a user can do wrong, and what is reported: one line, exit code 2, and nothing printed, made or changed."""
 
 import gzip
 import io
@@ -19,7 +19,7 @@ from torch import Tensor
 from minitrans.cli.arguments import N_CORES
 from minitrans.translate.bundle import METADATA, TOKENIZER, WEIGHTS, WORDS
 
-# What is given: files by their names, or what is done to the folder `run`.
+# What a case sets up: files by their names, or a change of the folder `run`.
 FilesOrRunEdit = Mapping[str, str | bytes] | Callable[[Path], object]
 
 # -- Commands; RUN is a run, which `run` is a copy of -----------------------------------------------------------------
@@ -326,7 +326,7 @@ BAD_RUN_CONFIGS = [
 
 
 def make_link(name: str) -> FilesOrRunEdit:
-    """Have what a run holds by this name be a link to it."""
+    """Replace what a run holds by this name with a link."""
 
     def given(run: Path) -> None:
         (run / name).parent.mkdir(exist_ok=True)
@@ -393,7 +393,7 @@ RUN_DIR_REFUSALS: list[tuple[FilesOrRunEdit, str, str]] = [
 
 
 def edit_metadata(**changes: object) -> FilesOrRunEdit:
-    """Change what `model.json` tells; of a dictionary in it, the entries that are given."""
+    """Change fields of `model.json`; of a dictionary in it, only the given entries."""
 
     def given(run: Path) -> None:
         fields = json.loads((run / METADATA).read_text())
@@ -418,7 +418,7 @@ def edit_weights(change: Callable[[dict[str, Tensor]], object]) -> FilesOrRunEdi
 
 
 def resize_file(name: str, n: int) -> FilesOrRunEdit:
-    """Cut a file, or make it longer by zeros, which take no room on the disk."""
+    """Cut a file, or extend it with zeros, which take no room on the disk."""
     return lambda run: os.truncate(run / name, n)
 
 
@@ -427,7 +427,7 @@ def remove_file(name: str) -> FilesOrRunEdit:
 
 
 def claim_billion_layers(run: Path) -> None:
-    """The only layer has the number of the last one, and there are to be so many."""
+    """Number the only layer as the last of a billion, and set `n_layers` to a billion."""
     tensors = load_file(run / WEIGHTS)
     save_file({name.replace("layers.0.", "layers.999999999."): tensors[name] for name in tensors}, run / WEIGHTS)
     (run / METADATA).write_text((run / METADATA).read_text().replace('"n_layers": 1', '"n_layers": 1000000000'))
@@ -467,7 +467,7 @@ RUN_DAMAGES: list[tuple[FilesOrRunEdit, str]] = [
     (edit_config(bos_id=9), "bos_id is 9 in the model, 1 in the tokenizer"),
     (edit_config(eos_id=9), "eos_id is 9 in the model, 2 in the tokenizer"),
     (edit_config(d_ff=99), f"{NO_FIT}: decoder.layers.0.ff.w_1.bias differs"),
-    # Sizes of a giant: taking its memory would end the process
+    # Gigantic sizes: allocating their memory would end the process
     (edit_config(d_model=10**9), DAMAGED),
     (edit_config(vocab_size=10**12), f"vocab_size is {10**12} in the model"),
     (edit_config(n_layers=10**9), NO_FIT),
@@ -476,7 +476,7 @@ RUN_DAMAGES: list[tuple[FilesOrRunEdit, str]] = [
     (edit_config(d_ff=10**12), NO_FIT),
     (edit_config(d_ff=10**30), NO_FIT),
     (edit_config(max_len=10**12), f"{DAMAGED}max_len is {10**12}"),
-    (edit_config(max_len=1 << 21), f"{DAMAGED}max_len is 2097152"),  # no weight tells of it
+    (edit_config(max_len=1 << 21), f"{DAMAGED}max_len is 2097152"),  # no weight depends on it
     (edit_config(d_model=2**16, n_heads=1, d_head=1, max_len=2**20), f"{DAMAGED}max_len is 1048576, d_model 65536)"),
     # The weights
     (edit_weights(lambda tensors: tensors.pop(BIAS)), f"{BIAS} differs"),
@@ -530,10 +530,10 @@ REFUSAL_CASES: list[tuple[FilesOrRunEdit, str, str]] = [
 @pytest.mark.parametrize(
     ("given", "words", "said"), REFUSAL_CASES, ids=[f"{words[-40:]}-{said[:40]}" for _, words, said in REFUSAL_CASES]
 )
-def test_what_is_wrong_is_said_in_one_line_and_nothing_else_is_done(
+def test_mistakes_are_reported_in_one_line_and_nothing_else_is_done(
     given: FilesOrRunEdit, words: str, said: str, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is said must be in the line; ` ... ` stands for anything."""
+    """`said` must be in the line; ` ... ` stands for anything."""
     monkeypatch.chdir(tmp_path)
     write_files(tmp_path, WORKING_DIR_FILES)
     os.mkfifo("pipe")

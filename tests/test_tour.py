@@ -11,12 +11,12 @@ CELLS = [cell for cell in TOUR_NOTEBOOK["cells"] if cell["cell_type"] == "code"]
 FULL_RUN_SIZES, SHORT_RUN_SIZES = '800, "train", "valid"', '2, "train[:3000]", "valid[:4]"'
 
 
-def test_it_is_stored_as_nobody_has_run_it() -> None:
+def test_the_notebook_is_stored_without_outputs() -> None:
     assert {(*cell["outputs"], cell["execution_count"]) for cell in CELLS} == {(None,)}
     assert len({cell["id"] for cell in TOUR_NOTEBOOK["cells"]}) == len(TOUR_NOTEBOOK["cells"])
 
 
-def test_its_cells_run_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cells_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     monkeypatch.setattr("tempfile.mkdtemp", lambda: str(tmp_path))
     plt.switch_backend("agg")

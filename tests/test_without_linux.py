@@ -1,4 +1,4 @@
-"""What Linux alone has, a system that lacks it (as macOS does) goes without."""
+"""What only Linux has is not needed on a system that lacks it, such as macOS."""
 
 import ctypes
 import os
@@ -27,7 +27,7 @@ def _imitate_macos(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "read_text", lambda path: read(Path("/none") if path.parts[1] == "sys" else path))
 
 
-def test_settings_of_the_process_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linux_settings_of_the_process_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "0")
     process_setup.setup_training_process()
 
@@ -47,7 +47,7 @@ def test_memory_without_a_limit_is_that_of_the_machine(monkeypatch: pytest.Monke
 
 
 @needs_compiled
-def test_compiled_code_is_that_of_the_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cpu_features_are_the_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     from minitrans.compiled import library
 
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
