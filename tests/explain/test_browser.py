@@ -145,9 +145,7 @@ def test_another_sentence_is_shown_as_text_and_kept_after_going_back(page: "Page
     assert (page.text_content("#text"), shown_step(page)) == (TEXTS[1], 2)
 
 
-def test_a_nan_does_not_break_the_page(
-    monitored_page: "Page", translator: Translator, tmp_path: Path
-) -> None:
+def test_a_nan_does_not_break_the_page(monitored_page: "Page", translator: Translator, tmp_path: Path) -> None:
     (sentence,) = minitrans.explain(translator, TEXTS[0]).sentences
     broken = replace(sentence, max_forbidden_weight=math.nan)
     ExplanationPage([broken]).save(tmp_path / "page.html")
