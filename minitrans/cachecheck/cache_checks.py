@@ -1,7 +1,7 @@
 """What has to be true of any model that decodes from a cache, whatever is inside.
 
-Decoding from a cache is compared with the full masked pass, every number of one with the same number of the other. Each
-check of a case has its claim for a docstring, and returns the worst deviation that it finds. Chunks are the sizes of
+Decoding from a cache is compared with the full masked pass, number by number. Each check takes a case, a model with
+sentences for it, and returns the worst deviation that it finds; its docstring is its claim. `chunks` are the sizes of
 the pieces in which the tokens are fed.
 """
 
@@ -29,32 +29,32 @@ from minitrans.cachecheck.measurement import (
 )
 from minitrans.cachecheck.protocol import N_BEAMS, ModelAndTokens, call_model
 
-ALL_SPLITS_LENGTH = 5  # tokens that are fed in literally every split
-LONG_LENGTH = 24  # tokens of a long sentence, where no window calls for more
-MAX_LENGTH = 1024  # tokens of the longest, however many a model takes: their logits have to fit into memory
+ALL_SPLITS_LENGTH = 5  # tokens that are fed in every possible split
+LONG_LENGTH = 24  # tokens of a long sentence, unless a window calls for more
+MAX_LENGTH = 1024  # tokens of the longest sentence, even if a model takes more: their logits have to fit into memory
 MAX_LENGTH_WITH_PROMPT = 16  # tokens of a prompt and what is generated after it
 MAX_DRAFT = 8  # tokens of the longest draft, where there is no window
-MIN_LOGIT_CHANGE = 1e-7  # what another token has to move logits by at least, of the largest logit
+MIN_LOGIT_CHANGE = 1e-7  # another token has to move logits by at least this share of the largest
 
 
 claim, STEP_CHECKS = new_check_group("Steps and the full pass")
 
 
 def concat_outputs(steps: Sequence[list[Tensor]]) -> list[Tensor]:
-    """Put the numbers of successive chunks together, along the positions."""
+    """Concatenate the numbers of successive chunks along the positions."""
     return [torch.cat(pad_weights_to_widest(*parts), dim=-2) for parts in zip(*steps, strict=True)]
 
 
 def feed_in_chunks(
     case: ModelAndTokens[Any], chunks: int | list[int] = 1, refusal: type[Exception] = Exception
 ) -> list[Tensor]:
-    """What the tokens give through a cache, in chunks of these sizes, or all of one size."""
+    """The numbers for the tokens, fed through a cache in chunks of these sizes, or all of one size."""
     cache = case.new_cache()
     return concat_outputs([case.feed(piece, cache, refusal=refusal) for piece in case.tokens.split(chunks, 1)])
 
 
 def chunk_deviation(case: ModelAndTokens[Any], chunks: int | list[int], want: list[Tensor] | None = None) -> Deviation:
-    """Feed the tokens in chunks, and compare with the full pass, or with the numbers that are wanted instead."""
+    """Feed the tokens in chunks, and compare with the full pass, or with `want` if it is given."""
     sizes = [piece.size(1) for piece in case.tokens.split(chunks, 1)]
     words = " + ".join(map(str, sizes)) if len(sizes) < 9 else f"{sizes[0]} + {sizes[1]} + ... + {sizes[-1]}"
     return compare(feed_in_chunks(case, chunks), want or case.full_pass()).named(f"fed in chunks of {words}")
@@ -72,8 +72,8 @@ def step_deviation(case: ModelAndTokens[Any], want: list[Tensor] | None = None) 
     lower=(),
 )
 def all_chunkings_deviation(case: ModelAndTokens[Any]) -> Deviation:
-    """Any split into chunks gives the same: a prompt of many tokens, then a few at a time, or any other."""
-    # A split is a row of chunks, each at a position: if all chunks at all positions are right, so are all splits.
+    """Every split into chunks gives what the full pass gives, such as a long prompt and then a few tokens at a time."""
+    # A split is a sequence of chunks, each at a position: if all chunks at all positions are right, so are all splits.
     start = case.with_tokens(case.tokens[:, :ALL_SPLITS_LENGTH])
     sizes = range(1, start.tokens.size(1) + 1)
     splits = (chunks for n in reversed(sizes) for chunks in product(sizes, repeat=n) if sum(chunks) == len(sizes))
@@ -91,7 +91,7 @@ def all_chunkings_deviation(case: ModelAndTokens[Any]) -> Deviation:
 
 @claim("lengths", "logits of long sentences, of which a part is a prompt")
 def long_sentence_deviation(case: ModelAndTokens[Any]) -> Deviation:
-    """So do steps, chunks and one prefill far beyond windows and blocks, and up to the last position, or the 1024th."""
+    """Steps, chunks and one prefill equal the full pass far beyond windows and blocks, to the last or 1024th token."""
     model = case.model
     longest = min(model.max_len or max([LONG_LENGTH, *(3 * span + 2 for span in model.window_sizes)]), MAX_LENGTH)
     ends = {end for span in model.window_sizes for end in (span, 2 * span, 3 * span) if end + 2 <= longest}
@@ -112,7 +112,7 @@ def long_sentence_deviation(case: ModelAndTokens[Any]) -> Deviation:
 
 
 def takes_chunk_sizes(case: ModelAndTokens[Any], sizes: list[int]) -> bool:
-    """Whether it can be fed chunks of these sizes; some models take single tokens alone, or after the first chunk."""
+    """Whether the model takes chunks of these sizes; some take only single tokens, always or after the first chunk."""
     try:
         feed_in_chunks(case.with_tokens(extend_tokens(case, sum(sizes))), sizes)
     except NotOfferedError:
@@ -123,19 +123,19 @@ def takes_chunk_sizes(case: ModelAndTokens[Any], sizes: list[int]) -> bool:
 def feed_all(
     case: ModelAndTokens[Any], tokens: Tensor, cache: Any, together: bool, refusal: type[Exception] = Exception
 ) -> list[Tensor]:
-    """What the next tokens give, fed as one chunk if `together`, else one by one."""
+    """The numbers for the next tokens, fed as one chunk if `together`, else one by one."""
     pieces = tokens.split(tokens.size(1) if together else 1, 1)
     return concat_outputs([case.feed(piece, cache, refusal=refusal) for piece in pieces])
 
 
 def extended_case(case: ModelAndTokens[Any], length: int) -> ModelAndTokens[Any]:
-    """The same with so many tokens; of long sentences the first alone."""
+    """The case with `length` tokens a row; if that is long, with its first row alone."""
     rows = case if length <= 3 * LONG_LENGTH else case.with_rows(slice(1))
     return replace(rows, tokens=extend_tokens(rows, length), refusal=Exception)
 
 
 def extend_tokens(case: ModelAndTokens[Any], length: int) -> Tensor:
-    """So many tokens: those that there are, and then the same again, each time other ones in their places."""
+    """`length` tokens a row: those of the case, then as many others that differ from them in every place, and so on."""
     pieces = [case.tokens]
     while sum(piece.size(1) for piece in pieces) < length:
         pieces.append(case.other_tokens(pieces[-1]))
@@ -144,7 +144,7 @@ def extend_tokens(case: ModelAndTokens[Any], length: int) -> Tensor:
 
 @claim("greedy", "ordinary tokens that differ by more than rounding", tolerance=0.0, lower=())
 def n_greedy_differences(case: ModelAndTokens[Any]) -> Deviation:
-    """Greedy decoding from the cache chooses what it chooses without one."""
+    """Greedy decoding from the cache chooses the tokens that it chooses without one."""
     tokens, cache = case.tokens[:, :1], case.new_cache()
     new, n_different, ordinary = tokens, 0, torch.tensor(list(case.model.ordinary))
     for _ in range(case.tokens.size(1) - 1):
@@ -163,9 +163,9 @@ def sentence_score_deviation(case: ModelAndTokens[Any]) -> Deviation:
 
 
 def score_deviation(case: ModelAndTokens[Any], targets: Tensor) -> Deviation:
-    """The log-probability of the targets, summed over steps from the cache, against the full pass; a token's share.
+    """The log-probability of the targets, summed over steps from the cache, against the full pass, per token.
 
-    Targets, int64 (B, T), say what should follow each token; -1 where that does not count.
+    `targets`, int64 (B, T), are the tokens that should come next; -1 where one does not count.
     """
     counts, cache = targets >= 0, case.new_cache()
 
@@ -181,7 +181,7 @@ def score_deviation(case: ModelAndTokens[Any], targets: Tensor) -> Deviation:
 
 @claim("static", "logits, one token at a time and after a prompt, against one full pass")
 def static_cache_deviation(case: ModelAndTokens[Any]) -> Deviation:
-    """A cache of a fixed size gives the same."""
+    """A cache of a fixed size gives what the full pass gives."""
     static = case.with_variant("static")
     deviations = [step_deviation(static)]
     with suppress(NotOfferedError):
@@ -192,8 +192,8 @@ def static_cache_deviation(case: ModelAndTokens[Any]) -> Deviation:
 @claim("weights", "logits and all attention weights, one token at a time")
 def attention_weights_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """The attention weights of the steps are those of the full pass: 0 for what comes later."""
-    # To float32's precision where a softmax is in float32, as many are whatever the dtype is. Weights of float64 that
-    # hold none but float32's numbers tell. Those of bfloat16 alone do not: 0 and 1 are exact.
+    # Many models take the softmax in float32 whatever their dtype, so their weights agree only to float32's rounding.
+    # Float64 weights that float32 holds exactly show this, unless bfloat16 holds them too, as it holds 0 and 1.
     case = case.with_variant("weights")
     weights = case.full_pass()[1:]
     if not weights:
@@ -221,7 +221,7 @@ def causal_prefix_deviation(case: ModelAndTokens[Any]) -> Deviation:
 
 @claim("causal.values", "logits of the first tokens, with others after them", lower=())
 def future_deviation(case: ModelAndTokens[Any]) -> Deviation:
-    """Nor does it when all later tokens are other ones."""
+    """What is computed for the first tokens does not change when all later tokens are replaced."""
     whole, deviations = case.full_pass(), []
     for n in range(1, case.tokens.size(1)):
         other = case.with_other_tokens(slice(n, None)).full_pass()
@@ -230,7 +230,7 @@ def future_deviation(case: ModelAndTokens[Any]) -> Deviation:
     return worst(deviations)
 
 
-@claim("causal.gradient", "largest such gradient, in shares of the largest of earlier ones", tolerance=0.0, lower=())
+@claim("causal.gradient", "largest such gradient, relative to the largest for any token", tolerance=0.0, lower=())
 @torch.enable_grad()
 def future_gradient(case: ModelAndTokens[Any]) -> Deviation:
     """The gradient of the logits at a position with respect to every later token's vector is exactly 0."""
@@ -264,22 +264,22 @@ def future_gradient(case: ModelAndTokens[Any]) -> Deviation:
 
 @claim(
     "reach",
-    f"tokens, positions and sources where another one moves logits by less than {to_str(MIN_LOGIT_CHANGE)}",
+    f"replacements of a token or a source that move the logits by less than {to_str(MIN_LOGIT_CHANGE)}",
     tolerance=0.0,
     lower=(),
 )
 def count_ineffective_tokens(case: ModelAndTokens[Any]) -> Deviation:
-    """Every token does change the logits at its own position and at the next, and every source does so too."""
-    whole, n_without = case.full_pass()[0], 0
+    """Every token changes the logits at its own position and at the next, and every source changes some."""
+    whole, n_ineffective = case.full_pass()[0], 0
     for t in range(case.tokens.size(1) - 1):
         other = case.with_other_tokens(slice(t, t + 1)).full_pass()[0]
         moved = (other[:, t : t + 2] - whole[:, t : t + 2]).double().abs().amax((0, 2))
-        n_without += int((~(moved >= MIN_LOGIT_CHANGE)).sum())
+        n_ineffective += int((~(moved >= MIN_LOGIT_CHANGE)).sum())
     if case.model.has_source:
         src_ids = torch.where(case.src_mask, case.other_tokens(case.src_ids), case.src_ids)
         moved = (replace(case, src_ids=src_ids).full_pass()[0] - whole).double().abs().amax((1, 2))
-        n_without += int((~(moved >= MIN_LOGIT_CHANGE)).sum())
-    return Deviation(n_without)
+        n_ineffective += int((~(moved >= MIN_LOGIT_CHANGE)).sum())
+    return Deviation(n_ineffective)
 
 
 claim, PADDING_CHECKS = new_check_group("Padding and other rows")
@@ -294,7 +294,7 @@ def source_padding_deviation(case: ModelAndTokens[Any]) -> Deviation:
     more = min(3, (case.model.max_len or sys.maxsize) - case.src_ids.size(1))
     padding = case.src_ids[~case.src_mask].tolist() or case.model.ordinary
     src_ids, src_mask = F.pad(case.src_ids, (0, more), value=padding[0]), F.pad(case.src_mask, (0, more))
-    padded = replace(case, src_ids=src_ids, src_mask=src_mask, refusal=Exception)  # they may be too long for it
+    padded = replace(case, src_ids=src_ids, src_mask=src_mask, refusal=Exception)  # which may be too long
     deviations.append(compare(padded.full_pass()[:1], whole).named(f"with {more} more columns of padding"))
     for b in range(len(case.tokens)):
         row = case.unpadded_row(b)
@@ -304,9 +304,9 @@ def source_padding_deviation(case: ModelAndTokens[Any]) -> Deviation:
     return worst(deviations)
 
 
-@claim("source.padding-token", "logits with another token there")
+@claim("source.padding-token", "logits with another token in the padding")
 def source_padding_content_deviation(case: ModelAndTokens[Any]) -> Deviation:
-    """Nor does it matter what stands in the padding."""
+    """The tokens that fill a source's padding do not matter."""
     if not case.model.has_source:
         raise NotOfferedError("there is no encoder")
     other = replace(case, src_ids=torch.where(case.src_mask, case.src_ids, case.other_tokens(case.src_ids)))
@@ -314,7 +314,7 @@ def source_padding_content_deviation(case: ModelAndTokens[Any]) -> Deviation:
 
 
 def ragged_prompts(case: ModelAndTokens[Any], side: str) -> tuple[Tensor, Tensor]:
-    """The first few tokens of each row, each time fewer, padded on a side, and the mask of what is real."""
+    """The first tokens of each row, fewer with every row, padded on a side; and the mask of the real ones."""
     if not case.model.takes_mask:
         raise NotOfferedError("it takes no mask for the target's padding")
     batch, length = case.tokens.shape
@@ -329,7 +329,7 @@ def ragged_prompts(case: ModelAndTokens[Any], side: str) -> tuple[Tensor, Tensor
 def target_padding_deviation(case: ModelAndTokens[Any], side: str) -> Deviation:
     """Rows of different lengths, padded on a side, in one batch, against each row alone.
 
-    On the left they are fed at once, and in pieces if a model takes those, and go on with two steps, as batches do.
+    Padded on the left, they are also fed through a cache, at once and in pieces if possible, followed by two steps.
     """
     prompts, mask = ragged_prompts(case, side)
     lengths = mask.sum(1).tolist()
@@ -353,19 +353,19 @@ def target_padding_deviation(case: ModelAndTokens[Any], side: str) -> Deviation:
 
 @claim("padding.right", "logits of each row alone, and in one batch with longer ones")
 def right_padding_deviation(case: ModelAndTokens[Any]) -> Deviation:
-    """Padding to the right of a target changes nothing, where a mask says that it is padding."""
+    """Padding to the right of a target changes nothing if a mask marks it as padding."""
     return target_padding_deviation(case, "right")
 
 
 @claim("padding.left", "logits of each row alone, and in one batch with longer ones")
 def left_padding_deviation(case: ModelAndTokens[Any]) -> Deviation:
-    """Nor does padding to the left of a prompt, with mask and positions; nor in the steps that follow it."""
+    """Given mask and positions, padding to the left of a prompt changes nothing, not even in the steps after it."""
     return target_padding_deviation(case, "left")
 
 
 @claim("padding.left-mask-alone", "logits of each row alone, and in one batch with longer ones")
 def left_padding_without_positions_deviation(case: ModelAndTokens[Any]) -> Deviation:
-    """Nor does it where only the mask is given: the model finds the positions by itself."""
+    """Padding to the left changes nothing where only the mask is given: the model finds the positions by itself."""
     return target_padding_deviation(case.with_variant("mask alone"), "left")
 
 
@@ -397,7 +397,7 @@ claim, ROW_CHECKS = new_check_group("Rows and caches")
 
 
 def deviation_after_padding(case: ModelAndTokens[Any], change: Callable[[Any], Any], rows: Tensor) -> Deviation:
-    """How far two steps after prompts padded on the left move where the cache is changed, so that it has these rows."""
+    """How far two steps after left-padded prompts move if `change` is applied to the cache, so that it has `rows`."""
     prompts, mask = ragged_prompts(case, "left")
     real = torch.ones_like(mask[:, :1])
 
@@ -424,7 +424,7 @@ def row_selection_deviation(case: ModelAndTokens[Any]) -> Deviation:
     refusal = NotOfferedError if takes_chunk_sizes(case, sizes if together else [1] * length) else Exception
     cache, deviations = case.new_cache(), []
     kept = case.with_tokens(case.tokens[:, :0])
-    # A row that stands twice is fed two rows' tokens.
+    # A row that is selected twice goes on with different tokens in its two places.
     for piece, selected in zip(case.tokens.split(sizes, 1), selections, strict=True):
         if start := kept.tokens.size(1):  # in an empty cache there is nothing to select
             cache, kept = case.select_rows(cache, torch.tensor(selected)), kept.with_rows(torch.tensor(selected))
@@ -442,7 +442,7 @@ def row_selection_deviation(case: ModelAndTokens[Any]) -> Deviation:
 
 @claim("rollback", "logits after drafts of several lengths, each dropped again, against the full pass")
 def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
-    """A cache whose last tokens are dropped goes on as if it had never held them, as speculative decoding has it do."""
+    """A cache whose last tokens are dropped goes on as if it had never held them, as speculative decoding requires."""
     if "rollback" in case.model.variants:
         case = case.with_variant("rollback")
     longest, deviations = min(case.model.max_len or MAX_LENGTH, MAX_LENGTH), []
@@ -464,7 +464,7 @@ def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
                 error = compare([x.narrow(-2, 0, 1) for x in got], [x.narrow(-2, t, 1) for x in want])
                 deviations.append(error.named(f"after drafts of up to {most} tokens, fed {way} and dropped again", t))
                 if not error <= dtype_tolerance(case.model.dtype):
-                    break  # before a cache from which nothing is dropped is full
+                    break  # else a cache that drops nothing may overflow
 
     def draft(cache: Any) -> Any:
         case.feed(case.tokens[:, :1], cache, torch.ones_like(case.tokens[:, :1], dtype=torch.bool))
@@ -525,12 +525,12 @@ def full_pass_between_deviation(case: ModelAndTokens[Any]) -> Deviation:
 
 @claim(
     "random",
-    "of a full pass and of steps, how many move the state of PyTorch's random numbers",
+    "how many of the two, a full pass and steps, change the state of PyTorch's random number generator",
     tolerance=0.0,
     lower=(),
 )
 def rng_state_changes(case: ModelAndTokens[Any]) -> Deviation:
-    """A model in eval mode draws no random number."""
+    """A model in eval mode draws no random numbers."""
     moved = 0
     runs: list[Callable[[], object]] = [case.full_pass, lambda: feed_in_chunks(case)]
     for run in runs:
@@ -541,22 +541,22 @@ def rng_state_changes(case: ModelAndTokens[Any]) -> Deviation:
 
 
 claim, GENERATION_CHECKS = new_check_group("Generating")
-ARGMAX_GAP_TEXT = "how far a token's logit lies below the largest, by a full pass over what comes before it"
-TIE_GAP = dtype_tolerance(torch.float32)  # how far apart two logits of a tie may be: many models round them so
+ARGMAX_GAP_TEXT = "how far a token's logit lies below the largest, by a full pass over the tokens before it"
+TIE_GAP = dtype_tolerance(torch.float32)  # logits that are closer are a tie: many models round them to float32
 
 
 def continue_prompts(case: ModelAndTokens[Any], prompts: Tensor, way: str, mask: Tensor | None = None) -> Tensor:
-    """The prompts (B, T) and what is generated after them; with them no more than MAX_LENGTH_WITH_PROMPT tokens."""
+    """The prompts (B, T) and what is generated after them, at most MAX_LENGTH_WITH_PROMPT tokens in all."""
     n = min(case.model.max_len or MAX_LENGTH_WITH_PROMPT, MAX_LENGTH_WITH_PROMPT) - prompts.size(1)
     outputs: Tensor = call_model(case.model.generate, case.memory(), prompts, n, way, mask)
     shape = N_BEAMS if "beams" in way else len(prompts), prompts.size(1) + n
     if outputs.shape != shape or not (outputs[:, : prompts.size(1)] == prompts).all():
-        raise ValueError(f"{tuple(outputs.shape)} tokens instead of {shape}, or other prompts")
+        raise ValueError(f"generated {tuple(outputs.shape)} tokens instead of {shape}, or changed the prompts")
     return outputs
 
 
 def argmax_gap(case: ModelAndTokens[Any], n_given: int) -> Deviation:
-    """How far the logit of each token after the first few lies below that of the likeliest, 0 if it is that one."""
+    """How far the logit of each token after the first `n_given` lies below the largest; 0 for the likeliest token."""
     logits = case.with_tokens(case.tokens[:, :-1]).full_pass()[0][:, n_given - 1 :]
     chosen = logits.gather(-1, case.tokens[:, n_given:, None])
     best = logits[..., list(case.model.ordinary)].amax(-1, keepdim=True)
@@ -564,7 +564,7 @@ def argmax_gap(case: ModelAndTokens[Any], n_given: int) -> Deviation:
 
 
 def repeating_prompt_case(case: ModelAndTokens[Any], b: int) -> ModelAndTokens[Any]:
-    """A row's source, and a prompt whose end has been there before, so that something is found in it."""
+    """A row's source, and a prompt whose last tokens occur in it before, so that a look-up finds a draft."""
     row = case.unpadded_row(b)
     length = min(case.model.max_len or MAX_LENGTH_WITH_PROMPT, MAX_LENGTH_WITH_PROMPT) // 2
     return row.with_tokens(torch.cat([row.tokens[:, :3], row.tokens[:, 1:3]], 1)[:, :length])
@@ -572,7 +572,7 @@ def repeating_prompt_case(case: ModelAndTokens[Any], b: int) -> ModelAndTokens[A
 
 @claim("generate.greedy", ARGMAX_GAP_TEXT, tolerance=TIE_GAP, lower=())
 def generated_argmax_gap(case: ModelAndTokens[Any], ways: Sequence[str] = ("cached", "uncached")) -> Deviation:
-    """What is generated greedily, with a cache and without one, is what is likeliest by the full pass."""
+    """Greedy generation, with a cache and without one, takes the likeliest tokens by the full pass."""
     deviations = []
     for way in ways:
         for b in range(len(case.tokens)):
@@ -584,19 +584,19 @@ def generated_argmax_gap(case: ModelAndTokens[Any], ways: Sequence[str] = ("cach
 
 @claim("generate.lookup", ARGMAX_GAP_TEXT, tolerance=TIE_GAP, lower=())
 def lookup_argmax_gap(case: ModelAndTokens[Any]) -> Deviation:
-    """So is what is generated with drafts that are looked up in the prompt."""
+    """Generation with drafts looked up in the prompt takes the likeliest tokens by the full pass."""
     return generated_argmax_gap(case, ("lookup",))
 
 
 @claim("generate.assisted", ARGMAX_GAP_TEXT, tolerance=TIE_GAP, lower=())
 def assisted_argmax_gap(case: ModelAndTokens[Any]) -> Deviation:
-    """So is what is generated with drafts by another model, and with the model's own."""
+    """Generation with drafts by another model, or by the model itself, takes the likeliest tokens by the full pass."""
     return generated_argmax_gap(case, ("draft", "own draft"))
 
 
 @claim("generate.ragged", ARGMAX_GAP_TEXT, tolerance=TIE_GAP, lower=())
 def ragged_argmax_gap(case: ModelAndTokens[Any]) -> Deviation:
-    """So is what is generated in a batch of prompts of different lengths, padded on the left, or of such sources."""
+    """In a batch of left-padded prompts or padded sources, generation takes the likeliest tokens by the full pass."""
     prompts, mask = ragged_prompts(case, "left") if case.model.takes_mask else (case.tokens[:, :3], None)
     outputs, deviations = continue_prompts(case, prompts, "cached", mask), []
     for b in range(len(prompts)):

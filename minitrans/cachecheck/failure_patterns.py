@@ -1,4 +1,4 @@
-"""What a failure looks like: known faults, each told by what it does to the numbers, without a look inside."""
+"""What a failure looks like: known faults, each recognised by its effect on the numbers, without a look inside."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,7 +12,7 @@ from minitrans.cachecheck import cache_checks
 from minitrans.cachecheck.measurement import compare, dtype_tolerance
 from minitrans.cachecheck.protocol import ModelAndTokens
 
-MIN_TOKEN_EFFECT = 1e-6  # what a token that is attended to moves logits by at least, of the largest logit
+MIN_TOKEN_EFFECT = 1e-6  # a token that is attended to moves logits by at least this share of the largest
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,15 @@ class Pattern:
     """A known fault."""
 
     name: str  # what is wrong, in a few words
-    explains: tuple[str, ...]  # ids of those whose failure it explains
+    explains: tuple[str, ...]  # ids of the checks whose failure it explains
     fits: Callable[[ModelAndTokens[Any]], bool]  # whether a case shows it
-    max_deviation: float = torch.inf  # it explains no larger ones
+    max_deviation: float = torch.inf  # the largest that it explains
 
 
 def explain_failures(case: ModelAndTokens[Any], failed: Mapping[str, float]) -> dict[str, str]:
-    """For the ids of checks that failed, the first known pattern that explains it and fits, in words.
+    """For each failed check, by id, the first known pattern that explains its failure and fits, in words.
 
-    A check that runs the model in another way is explained by what the model does when it is run in that way.
+    For a check that runs a variant of the model, the patterns are tried on that variant.
     """
     names: dict[str, str] = {}
     for pattern in PATTERNS:
@@ -46,12 +46,12 @@ def explain_failures(case: ModelAndTokens[Any], failed: Mapping[str, float]) -> 
 
 
 def _allclose(a: Tensor, b: Tensor) -> bool:
-    """Whether nothing but rounding lies between them."""
+    """Whether the two differ by no more than rounding."""
     return bool(compare([a], [b]) <= _rounding_tolerance(a.dtype))
 
 
 def _rounding_tolerance(dtype: torch.dtype) -> float:
-    """That of a dtype; at least that of float32, which parts of a model may compute in."""
+    """The tolerance of a dtype; at least that of float32, in which parts of a model may compute."""
     return max(dtype_tolerance(dtype), dtype_tolerance(torch.float32))
 
 
@@ -60,12 +60,12 @@ def _step_logits(case: ModelAndTokens[Any]) -> Tensor:
 
 
 def _differ_at(one: Tensor, other: Tensor) -> Tensor:
-    """Bool (T): at which positions logits (B, T, V) are not the same."""
+    """Bool (T): at which positions two tensors of logits (B, T, V) differ."""
     return (one - other).double().abs().amax((0, 2)) > MIN_TOKEN_EFFECT
 
 
 def lookahead_distance(case: ModelAndTokens[Any]) -> int:
-    """How many of the tokens that follow it the first position sees, in the full pass."""
+    """How many tokens ahead the first position sees in the full pass."""
     whole, furthest = case.full_pass()[0], 0
     for t in range(1, case.tokens.size(1)):
         if _differ_at(case.with_other_tokens(slice(t, t + 1)).full_pass()[0], whole)[0]:
@@ -74,7 +74,7 @@ def lookahead_distance(case: ModelAndTokens[Any]) -> int:
 
 
 def _two_paddings(case: ModelAndTokens[Any]) -> list[Tensor]:
-    """The logits with two tokens of padding on the left, and with two others."""
+    """The logits with two tokens of padding on the left, and with two different ones."""
     tokens = torch.cat([case.tokens[:, :2], case.tokens], 1)
     mask = (torch.arange(tokens.size(1)) >= 2).expand_as(tokens)
     other = torch.where(mask, tokens, case.other_tokens(tokens))
@@ -82,7 +82,7 @@ def _two_paddings(case: ModelAndTokens[Any]) -> list[Tensor]:
 
 
 def counts_padding(case: ModelAndTokens[Any]) -> bool:
-    """What stands in the padding on the left of a prompt does not matter, but how much of it there is does."""
+    """The tokens that fill a prompt's left padding do not matter, but their number does."""
     one, other = _two_paddings(case)
     return not _differ_at(one, other).any() and bool(_differ_at(one, case.full_pass()[0]).any())
 
@@ -94,7 +94,7 @@ def remembers_nothing(case: ModelAndTokens[Any]) -> bool:
 
 
 def positions_restart(case: ModelAndTokens[Any]) -> bool:
-    """One and the same token, fed again and again, gives the same every time: nothing tells its places apart."""
+    """The same token, fed again and again, gives the same logits every time: its position makes no difference."""
     same = case.with_tokens(case.tokens[:, 1:2].expand_as(case.tokens))
     full, steps = same.full_pass()[0], _step_logits(same)
     return _allclose(steps, steps[:, :1].expand_as(steps)) and not _allclose(full, full[:, :1].expand_as(full))
@@ -107,21 +107,21 @@ def feeds_the_token_before(case: ModelAndTokens[Any]) -> bool:
 
 
 def forgets_first_tokens(case: ModelAndTokens[Any]) -> bool:
-    """Where the first token is another one, the full pass notices at the end, and the steps do not."""
+    """Another first token changes the last logits of the full pass, but not those of the steps."""
     other = case.with_other_tokens(slice(1))
     noticed = [bool(_differ_at(run(other), run(case))[-1]) for run in (lambda c: c.full_pass()[0], _step_logits)]
     return noticed == [True, False]
 
 
 def only_later_chunks_wrong(case: ModelAndTokens[Any]) -> bool:
-    """Single steps are right and so is one chunk of all, but not a chunk of several after another."""
+    """Single steps are right, and so is one chunk of all tokens, but not a chunk of several after another chunk."""
     length, limit = case.tokens.size(1), _rounding_tolerance(case.model.dtype)
     right = cache_checks.step_deviation(case), cache_checks.chunk_deviation(case, [length])
     return max(right) <= limit < cache_checks.chunk_deviation(case, [1, length - 1])
 
 
 def _continues_reordered(case: ModelAndTokens[Any], as_if_unmoved: bool = False) -> bool:
-    """Whether rows turned by one after half of the tokens go on rightly; or as if they had stayed."""
+    """Whether rows that are rotated by one after half of the tokens go on correctly; or as if they had stayed."""
     half, order = case.tokens.size(1) // 2, torch.arange(len(case.tokens)).roll(1)
     together = cache_checks.takes_chunk_sizes(case, [2])
     cache = case.new_cache()
@@ -141,7 +141,7 @@ def _with_equal_sources(case: ModelAndTokens[Any]) -> ModelAndTokens[Any]:
 
 
 def _logits_after_draft(case: ModelAndTokens[Any], draft: Tensor) -> Tensor:
-    """The logits of the token after half of them, where a draft came between and was dropped again."""
+    """The logits of the token that follows the first half, where a draft was fed in between and dropped again."""
     half, together = case.tokens.size(1) // 2, cache_checks.takes_chunk_sizes(case, [1, 2])
     cache = case.new_cache()
     for tokens in (case.tokens[:, :half], draft):
@@ -150,14 +150,14 @@ def _logits_after_draft(case: ModelAndTokens[Any], draft: Tensor) -> Tensor:
 
 
 def rollback_drops_nothing(case: ModelAndTokens[Any]) -> bool:
-    """What follows a dropped draft is as if the draft had been meant."""
+    """What follows a dropped draft is computed as if the draft had been kept."""
     half, draft = case.tokens.size(1) // 2, case.other_tokens(case.tokens[:, :2])
     tokens = torch.cat([case.tokens[:, :half], draft, case.tokens[:, half : half + 1]], 1)
     return _allclose(_logits_after_draft(case, draft), case.with_tokens(tokens).full_pass()[0][:, -1:])
 
 
 def sees_rolled_back_tokens(case: ModelAndTokens[Any]) -> bool:
-    """What follows a dropped draft depends on what that was."""
+    """What follows a dropped draft depends on the draft's tokens."""
     draft = case.tokens[:, :2]
     return bool(_differ_at(_logits_after_draft(case, draft), _logits_after_draft(case, case.other_tokens(draft))).any())
 
@@ -175,21 +175,21 @@ CAUSAL_CHECK_IDS = ("causal.prefix", "causal.values", "causal.gradient")
 SOURCE_CHECK_IDS = ("source.padding", "source.padding-token")
 PADDING_CHECK_IDS = ("padding.right", "padding.left", "padding.left-mask-alone")
 LOGITS_CHECK_IDS = (*STEP_CHECK_IDS, *CAUSAL_CHECK_IDS, *SOURCE_CHECK_IDS, *PADDING_CHECK_IDS)
-# What they run the model with, where it offers that: see `CachedModel.variants`.
+# The variant of the model that a check runs, where the model offers it: see `CachedModel.variants`.
 VARIANT_BY_CHECK_ID = {
     "static": "static",
     "weights": "weights",
     "padding.left-mask-alone": "mask alone",
     "rollback": "rollback",
 }
-# The first that fits is named, so that what explains more comes before what explains less.
+# The first that fits is named, so patterns that explain more come before those that explain less.
 PATTERNS = [
     Pattern("random numbers are drawn, as by dropout outside of eval mode", (*LOGITS_CHECK_IDS, "random"),
             lambda case: compare(case.full_pass()[:1], case.full_pass()[:1]) > _rounding_tolerance(case.model.dtype)),
     Pattern("something inside is computed in float32", LOGITS_CHECK_IDS, lambda case: case.model.dtype == torch.float64,
             dtype_tolerance(torch.float32)),
-    Pattern("the causal mask is one late: a token sees the next one", (*CAUSAL_CHECK_IDS, *STEP_CHECK_IDS),
-            lambda case: 0 < lookahead_distance(case) < case.tokens.size(1) - 1),  # a further one in each layer
+    Pattern("the causal mask is one position late: a token sees the next one", (*CAUSAL_CHECK_IDS, *STEP_CHECK_IDS),
+            lambda case: 0 < lookahead_distance(case) < case.tokens.size(1) - 1),  # one more with each layer
     Pattern("there is no causal mask: a token sees all that follow", (*CAUSAL_CHECK_IDS, *STEP_CHECK_IDS),
             lambda case: lookahead_distance(case) == case.tokens.size(1) - 1),
     Pattern("padding is attended to", SOURCE_CHECK_IDS,

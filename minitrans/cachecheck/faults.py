@@ -1,4 +1,4 @@
-"""Faults that can be put around any model, whatever is inside: what the checks of anyone's model have to notice."""
+"""Faults that can be wrapped around any model, whatever is inside, and that the checks have to notice."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from minitrans.cachecheck.protocol import CachedModel
 
-MethodOverrides = dict[str, Callable[..., Any]]  # what a faulty model does its own way, by the names of `CachedModel`
-MakeMethodOverrides = Callable[[CachedModel[Any]], MethodOverrides]  # makes that of a right one
+MethodOverrides = dict[str, Callable[..., Any]]  # what a faulty model does differently, by the names in `CachedModel`
+MakeMethodOverrides = Callable[[CachedModel[Any]], MethodOverrides]  # takes the right model
 
 
 class Faulty(CachedModel[Any]):
-    """A model that does what another one does, but for what a change makes of it and of its variants."""
+    """A model that wraps another one and behaves like it, except for what a change overrides, in its variants too."""
 
     def __init__(self, inner: CachedModel[Any], change: MakeMethodOverrides) -> None:
         same = {name: getattr(inner, name) for name in ("ordinary", *vars(CachedModel)) if not name.startswith("_")}
@@ -24,7 +24,7 @@ class Faulty(CachedModel[Any]):
 
 
 def mix_in_next_logits(model: CachedModel[Any]) -> MethodOverrides:
-    """Each token is given something of what the next one sees."""
+    """Each position's logits contain a little of the next position's."""
 
     def leaking(numbers: Sequence[Tensor]) -> Sequence[Tensor]:
         logits = numbers[0]
@@ -82,7 +82,7 @@ def draft_kept(model: CachedModel[Any]) -> MethodOverrides:
 
 
 def padding_seen(model: CachedModel[Any]) -> MethodOverrides:
-    """All padding passes for real."""
+    """All padding is treated as real tokens."""
 
     def unmask(mask: Tensor | None) -> Tensor | None:
         return None if mask is None else torch.ones_like(mask)
@@ -96,7 +96,7 @@ def padding_seen(model: CachedModel[Any]) -> MethodOverrides:
 
 
 def last_generated_wrong(model: CachedModel[Any]) -> MethodOverrides:
-    """The last token that is generated from a cache, in whatever way, is another one."""
+    """The last token that is generated from a cache, in whatever way, is replaced by another."""
 
     def generate(memory: Any, prompts: Tensor, n: int, way: str, mask: Tensor | None = None) -> Tensor:
         outputs = model.generate(memory, prompts, n, way, mask)
@@ -110,11 +110,11 @@ def last_generated_wrong(model: CachedModel[Any]) -> MethodOverrides:
 
 @dataclass(frozen=True)
 class ModelFault:
-    """A fault that a model around the model has."""
+    """A fault that is wrapped around a model."""
 
     id: str
     change: MakeMethodOverrides  # its docstring says what is wrong
-    detected_by: tuple[str, ...]  # ids of the checks that are there to tell it
+    detected_by: tuple[str, ...]  # ids of the checks that are meant to detect it
 
 
 FAULTS = [

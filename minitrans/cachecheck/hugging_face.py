@@ -1,6 +1,6 @@
-"""Hugging Face's models as the checks see them: any encoder-decoder, and any decoder alone.
+"""Hugging Face's models as the checks see them: any encoder-decoder, and any decoder-only model.
 
-The only file here that needs `transformers`. Nothing is loaded from the network but what is named as on the hub.
+The only file here that needs `transformers`. Nothing is loaded from the network but a model named as on the hub.
 """
 
 import copy
@@ -30,21 +30,21 @@ except ImportError as error:
     if isinstance(error, ModuleNotFoundError) and error.name == "transformers":
         raise LoadError("transformers is not installed; install this package with its extra `hf`") from error
     cause: Exception = error
-    while isinstance(cause.__cause__, Exception):  # it hides which library is missing
+    while isinstance(cause.__cause__, Exception):  # the outer error hides which library is missing
         cause = cause.__cause__
     raise LoadError(f"transformers cannot be imported: {one_line_message(cause)}") from error
 
 SMALL_VOCAB_SIZE = 53  # pieces of a small model
 SMALL_MAX_LEN = 96  # its positions
 SMALL_WINDOW = 8  # its windows and blocks
-SPECIAL_ID_SUFFIXES = "token_id", "token_index"  # how settings end that are ids of tokens which are no words
-START_KEYS = "decoder_start_token_id", "bos_token_id", "pad_token_id"  # of these the first begins targets
+SPECIAL_ID_SUFFIXES = "token_id", "token_index"  # endings of the names of settings that hold ids of special tokens
+START_KEYS = "decoder_start_token_id", "bos_token_id", "pad_token_id"  # the first that is set begins targets
 MAX_LEN_KEYS = "max_position_embeddings", "n_positions", "max_decoder_position_embeddings"
 WINDOW_KEYS = "sliding_window", "window_size", "local_window_size", "attention_chunk_size"
 
-# What small models are made of: a number of an architecture whose whole name is like one of these, the first that fits,
-# becomes this one where it is larger. Heads and states agree: 32 = 4 * 8, and 2 * 32 = 8 * 8. Windows and blocks are
-# short, so that sentences cross them.
+# The sizes of small models: a setting takes the number beside the first pattern that matches its whole name, unless it
+# is smaller already. Heads and states agree: 32 = 4 * 8, and 2 * 32 = 8 * 8. Windows and blocks are short, so that
+# sentences cross them.
 SIZE_CAPS: dict[str, int] = {
     r".*vocab(_size)?(_.*)?": SMALL_VOCAB_SIZE,
     r"num_kv_shared_layers|ple_layer_ids": 0,
@@ -66,7 +66,7 @@ SIZE_CAPS: dict[str, int] = {
     r"(?!original)\w*(positions?(_embeddings)?|_ctx|seq_len|seq_length|context_length|model_max_length)": SMALL_MAX_LEN,
     r"rel_extent|floor_scale|\w*n_floor|mem_len": SMALL_MAX_LEN,
 }
-# What they are given whatever it was.
+# Settings that small models are given whatever the architecture's defaults are.
 FIXED_SETTINGS: dict[str, object] = {
     **dict.fromkeys(["head_dim", "sliding_window"], SMALL_WINDOW),
     "num_key_value_heads": 2,
@@ -80,7 +80,7 @@ FIXED_SETTINGS: dict[str, object] = {
     "initializer_range": 0.1,
 }
 
-# What else small models of some architectures need, for their own defaults make no model.
+# What else small models of some architectures need, because their own defaults do not make a model.
 ARCHITECTURE_SETTINGS: dict[str, dict[str, object]] = {
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
@@ -91,7 +91,7 @@ ARCHITECTURE_SETTINGS: dict[str, dict[str, object]] = {
 }
 DEFAULT_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 UNGROUPED_HEAD_SETTINGS: dict[str, object] = {"num_key_value_heads": 4, "num_heads": 8}
-# What is given besides, one after the other, as long as no model can be made, or it makes no full pass.
+# Further settings, tried one after another until a model can be made and computes a full pass.
 SETTING_ATTEMPTS: list[dict[str, Any]] = [
     {},
     {"given": UNGROUPED_HEAD_SETTINGS},
@@ -112,18 +112,18 @@ WAY_KWARGS: dict[str, dict[str, Any]] = {
     "uncached beams": {**BEAM_SEARCH_KWARGS, "use_cache": False},
     "lookup": {"prompt_lookup_num_tokens": 4},
 }
-MAX_SETTING_DROPS = 4  # how often what an error speaks of is then left as it was
+MAX_SETTING_DROPS = 4  # how often settings that an error names are then left at their defaults
 MAX_PARAMETERS = 10_000_000
 
 
 @dataclass
 class DecodingState:
-    """What goes from step to step."""
+    """What is carried from step to step."""
 
-    cache: Any  # theirs
-    memory: Any = None  # what the encoder gave, and the ids and the mask of the source; None for a decoder alone
+    cache: Any  # the library's
+    memory: Any = None  # the encoder's output, and the ids and the mask of the source; None for a decoder-only model
     mask: Tensor | None = None  # bool (B, T), which of the tokens so far are real; None: all
-    n_fed: int = 0  # how many tokens those are
+    n_fed: int = 0  # the number of tokens so far
 
 
 class HFModel(CachedModel[DecodingState]):
@@ -131,11 +131,11 @@ class HFModel(CachedModel[DecodingState]):
 
     auto_class: Any
     variant_names: tuple[str, ...] = ("weights", "static", "rollback")
-    refusal = Exception  # their caches refuse, each in its own way
+    refusal = Exception  # the library's caches refuse in different ways
 
     def __init__(self, model: Any, way: str = "") -> None:
         """Take a model, run in a way that is one of `variant_names`; "mask alone" has it find positions by itself."""
-        if way == "weights":  # a copy that computes attention in the open
+        if way == "weights":  # a copy with plain attention, which alone returns its weights
             model = copy.deepcopy(model)
             model.set_attn_implementation("eager")
         self.model, self._way = model.eval(), way
@@ -164,7 +164,7 @@ class HFModel(CachedModel[DecodingState]):
         return type(self)(copy.deepcopy(self.model).to(dtype))
 
     def generate(self, memory: Any, prompts: Tensor, n: int, way: str, mask: Tensor | None = None) -> Tensor:
-        """By their `generate`, without the model's own settings for it."""
+        """By the library's `generate`, without the model's own settings for it."""
         special = sorted({*range(self._config.vocab_size)}.difference(self.ordinary))
         real = torch.ones_like(prompts) if mask is None else mask.long()
         inputs: dict[str, Any] = {"inputs": prompts, "attention_mask": real}
@@ -183,21 +183,21 @@ class HFModel(CachedModel[DecodingState]):
 
     @cached_property
     def _noisy_draft_model(self) -> Any:
-        """A copy whose numbers are a little different, so that some of its drafts are right."""
+        """A copy with slightly different parameters, so that some of its drafts are right."""
         draft = copy.deepcopy(self.model)
         for parameter in draft.parameters():
             parameter.mul_(1 + 0.3 * torch.randn_like(parameter))
         return draft
 
     def make_cache(self, capacity: int) -> Any:
-        """An empty cache of theirs, for as many tokens as `capacity`; override it for a class of your own."""
+        """An empty cache of the library, for as many tokens as `capacity`; override it for a class of your own."""
         cache = transformers.DynamicCache(config=self._config)
         if self._way == "rollback":
             cache.activate_past_recording()
         return cache
 
     def _new_cache_of_way(self, capacity: int) -> Any:
-        """That of `make_cache`; or theirs of a fixed size, whatever that is."""
+        """The cache from `make_cache`; or, to run it "static", the library's cache of a fixed size."""
         if self._way == "static":
             return transformers.StaticCache(config=self._config, max_cache_len=capacity)
         return self.make_cache(capacity)
@@ -205,7 +205,7 @@ class HFModel(CachedModel[DecodingState]):
     def _logits_and_weights(self, output: Any, n_fed: int) -> list[Tensor]:
         """Logits; and weights, if they are wanted, with a column for each of the tokens so far.
 
-        A cache that slides keeps the last keys alone: the others have no weight.
+        A sliding cache keeps only the last keys: the others get weight 0.
         """
         numbers = [output.logits]
         if self._flags:
@@ -233,22 +233,22 @@ class HFModel(CachedModel[DecodingState]):
 
 
 class EncoderDecoder(HFModel):
-    """A model for sequences to sequences."""
+    """A sequence-to-sequence model."""
 
     has_source = True
     auto_class = AutoModelForSeq2SeqLM
 
     def encode(self, src_ids: Tensor, src_mask: Tensor) -> tuple[Any, Tensor, Tensor]:
-        """What the encoder gives, the ids, and the mask."""
+        """The encoder's output, the ids, and the mask."""
         mask = src_mask.long()
         return self.model.get_encoder()(input_ids=src_ids, attention_mask=mask, return_dict=True), src_ids, mask
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
-        """Without a cache; with the source's ids, as in training: without them some make no causal mask."""
+        """Without a cache; with the source's ids, as in training: without them some models make no causal mask."""
         return self._logits_and_weights(self._run(memory, tokens, input_ids=memory[1], use_cache=False), tokens.size(1))
 
     def new_cache(self, memory: Any, n_rows: int, capacity: int) -> DecodingState:
-        """Two caches of theirs, for the target and the source."""
+        """Two of the library's caches, for the target and the source."""
         cross = transformers.DynamicCache(config=self._config)
         return DecodingState(transformers.EncoderDecoderCache(self._new_cache_of_way(capacity), cross), memory)
 
@@ -266,7 +266,7 @@ class EncoderDecoder(HFModel):
         )
 
     def embedding(self) -> nn.Module:
-        """The decoder's."""
+        """The decoder's token embedding."""
         return _token_embedding(self.model.get_decoder())
 
 
@@ -283,7 +283,7 @@ class DecoderOnly(HFModel):
         return self._logits_and_weights(output, tokens.size(1))
 
     def new_cache(self, memory: Any, n_rows: int, capacity: int) -> DecodingState:
-        """One of theirs; a `state` is None, and is given back."""
+        """One of the library's; None for a `state`, which the model then makes and returns."""
         if not self.cache_name:
             raise NotOfferedError("it takes no cache")
         if self.cache_name == "state":
@@ -298,7 +298,7 @@ class DecoderOnly(HFModel):
         if mask is not None:
             cache.mask = mask if cache.mask is None else torch.cat([cache.mask, mask], 1)
         name, first = self.cache_name, cache.n_fed == tokens.size(1)
-        # those with cache_params want a mask of the tokens that are fed, and none when they generate
+        # models with cache_params take a mask of the tokens that are fed, and none for single tokens
         prompt = mask if tokens.size(1) > 1 else None
         padding = self._mask_kwargs(cache.mask if name == "past_key_values" else prompt, tokens)
         options: dict[str, Any] = {**padding, **self._flags, "use_cache": True}
@@ -307,13 +307,13 @@ class DecoderOnly(HFModel):
         except (AttributeError, TypeError, ValueError):
             if not first or self._way == "static" or type(self).make_cache is not HFModel.make_cache:
                 raise
-            output, cache.cache = self.model(tokens, **options), None  # its cache may be one of its own
+            output, cache.cache = self.model(tokens, **options), None  # it may make a cache of its own class
         if cache.cache is None or name == "state":
             cache.cache = output[name]
         return self._logits_and_weights(output, cache.n_fed)
 
     def _mask_kwargs(self, mask: Tensor | None, tokens: Tensor) -> dict[str, Tensor]:
-        """The arguments that say what is real, of all tokens so far."""
+        """The arguments that say which of all tokens so far are real."""
         if mask is None:
             return {}
         if "attention_mask" not in self._takes:
@@ -324,17 +324,17 @@ class DecoderOnly(HFModel):
         return arguments
 
     def embedding(self) -> nn.Module:
-        """The only one."""
+        """The token embedding."""
         return self.model.get_input_embeddings()
 
 
 def _token_embedding(part: Any) -> Any:
-    """That of an encoder or a decoder."""
+    """The token embedding of an encoder or a decoder."""
     return part.embed_tokens if hasattr(part, "embed_tokens") else part.get_input_embeddings()
 
 
 def _integers(config: Any, names: Sequence[str], least: int) -> Iterator[int]:
-    """Those of the settings of these names that are whole numbers, and not smaller."""
+    """The settings of these names that are whole numbers of at least `least`."""
     values = (getattr(config, name, None) for name in names)
     return (value for value in values if isinstance(value, int) and value >= least)
 
@@ -351,7 +351,7 @@ def _select_memory(memory: Any, rows: Tensor) -> Any:
 
 
 def adapter_by_name() -> dict[str, tuple[str, type[HFModel]]]:
-    """What stands for an architecture, its name or its class's: the name, and the kind; if both, an encoder-decoder."""
+    """Name and kind of each architecture, by its name and by its class's; if both kinds exist, an encoder-decoder."""
     kinds: list[tuple[dict[str, str], type[HFModel]]] = [
         (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, DecoderOnly),
         (modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, EncoderDecoder),
@@ -363,7 +363,7 @@ def small_model(architecture: str, **settings: object) -> HFModel:
     """A small model of an architecture, in which every parameter is random, norms and biases too.
 
     Args:
-        architecture: Such as "marian", "MarianMTModel" or "gpt2".
+        architecture: Its name or its class's, such as "marian", "MarianMTModel" or "gpt2".
         settings: Settings of its own, in place of those of SIZE_CAPS, FIXED_SETTINGS and ARCHITECTURE_SETTINGS.
 
     Raises:
@@ -372,7 +372,7 @@ def small_model(architecture: str, **settings: object) -> HFModel:
     try:
         return call_model(_build_with_fallbacks, architecture, settings)  # a configuration may refuse in any way
     except NotOfferedError as error:
-        raise LoadError(f"no small {architecture} can be made, give a folder with a model: {error}") from error
+        raise LoadError(f"no small {architecture} can be made; give a folder with a model: {error}") from error
 
 
 def _build_with_fallbacks(architecture: str, settings: dict[str, object]) -> HFModel:
@@ -413,7 +413,7 @@ def _model_from_settings(name: str, kind: type[HFModel], settings: dict[str, obj
 
 
 def _drop_settings(settings: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    """Settings, those inside too, without what goes by one of these names."""
+    """The settings, nested ones too, without those of these names."""
     return {
         name: _drop_settings(value, names - {"model_type"}) if isinstance(value, dict) else value
         for name, value in settings.items()
@@ -426,7 +426,7 @@ def _small_settings(
 ) -> dict[str, Any]:
     """Settings of a small model, and of the configurations inside it.
 
-    Those `given` go before SIZE_CAPS and FIXED_SETTINGS; `fill_none` sets numbers that are None too, and
+    Those `given` take precedence over SIZE_CAPS and FIXED_SETTINGS; `fill_none` sets numbers that are None too, and
     `layers_per_kind` is how many layers of each kind there are.
     """
     default, aliases, given = config_class(), config_class.attribute_map, {**FIXED_SETTINGS, **(given or {})}
@@ -465,18 +465,18 @@ def _small_settings(
             if (layer := int(key)) in chosen:
                 layers = settings.setdefault("per_layer_config", {})
                 layers[chosen.index(layer)] = {k: given.get(k, _cap_size(k, v)) for k, v in own.items()}
-    elif count in fields:  # kinds of layers that take turns
+    elif count in fields:  # layers of alternating kinds
         settings[count] = max([2, *(len(value) for name, value in kinds.items() if name.endswith("_types"))])
     return settings
 
 
 def _cap_size(name: str, value: int) -> int:
-    """A number made small."""
+    """A setting's value, capped by the first of SIZE_CAPS that matches its name."""
     return next((min(value, small) for like, small in SIZE_CAPS.items() if re.fullmatch(like, name)), value)
 
 
 def load_or_build(name: str) -> HFModel:
-    """A model in float32.
+    """Load a model, or build a small one, in float32.
 
     Args:
         name: A folder with a config and weights; or an architecture, such as "marian" or "MarianMTModel", for a small
@@ -496,7 +496,7 @@ def load_or_build(name: str) -> HFModel:
                 f"--model {name} is not a folder with a model; give such a folder, an architecture or a name on the hub"
             )
     try:
-        config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)  # and does not ask
+        config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)  # nor does it ask
         kind: type[HFModel] = EncoderDecoder if config.is_encoder_decoder else DecoderOnly
         return kind(kind.auto_class.from_pretrained(name, dtype=torch.float32, trust_remote_code=False))
     except Exception as error:

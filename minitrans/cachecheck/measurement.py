@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-FLOAT64_TOLERANCE = 1e-12  # what two ways of computing one thing may differ by in float64
+FLOAT64_TOLERANCE = 1e-12  # how far two ways of computing the same thing may differ in float64
 # And in a lower dtype, relative to the largest element: this many times its eps. n roundings one after another add up
 # to about sqrt(n) / 2 eps (Higham and Mary 2019), and twice that is allowed. A sum in float32 is rounded at each of its
-# terms: on the way from ids to logits up to 16,384 times. One in bfloat16 is taken in float32, and rounded at its end:
-# some 64 times.
+# terms: on the way from ids to logits up to 16,384 times. A sum in bfloat16 is taken in float32 and rounded only at its
+# end: some 64 times on that way.
 TOLERANCES_IN_EPS = {torch.float32: 128, torch.bfloat16: 8}
 LOWER_DTYPES = tuple(TOLERANCES_IN_EPS)
-MIN_FAULT = 1e-3  # what a wrong formula has to be off by at least, for a check to have told it from the right one
+MIN_FAULT = 1e-3  # a wrong formula has to be off by at least this: else a check has not told it from the right one
 
-MeasureFn = Callable[[Any], float]  # of a subject
-MeasureT = TypeVar("MeasureT", bound=Callable[..., float])  # a measure, which may take more than a subject
+MeasureFn = Callable[[Any], float]  # takes a subject, and returns how far it deviates
+MeasureT = TypeVar("MeasureT", bound=Callable[..., float])  # such a function, which may take more than a subject
 
 logger = logging.getLogger("minitrans")
 
@@ -33,22 +33,22 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def dtype_tolerance(dtype: torch.dtype) -> float:
-    """What two ways of computing one thing may differ by in a dtype."""
+    """How far two ways of computing the same thing may differ in a dtype."""
     return FLOAT64_TOLERANCE if dtype == torch.float64 else TOLERANCES_IN_EPS[dtype] * torch.finfo(dtype).eps
 
 
 def one_line_message(error: Exception) -> str:
-    """An error's own words, at most 200 characters of them."""
+    """An error's message on one line, cut to 200 characters."""
     return " ".join(str(error).split())[:200]
 
 
 class NotOfferedError(Exception):
-    """A model cannot do what a check asks; the message says in words what, or is its own error."""
+    """A model cannot do what a check asks for; the message says what, or is the model's own error."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """The outcome in one dtype: the worst that was found, where NaN and infinity fail; and the largest allowed."""
+    """The outcome in one dtype: the worst deviation found, where NaN and infinity fail; and the largest allowed."""
 
     measured: float
     tolerance: float
@@ -65,16 +65,16 @@ class Result:
 
     Attributes:
         id: The check's name.
-        group: The chapter of the table that it stands in.
+        group: The chapter of the table that it belongs to.
         claim: What it shows, in one sentence.
         what: What is measured.
-        measured: The worst that was found in float64; None where that was not measured.
-        tolerance: The largest allowed in float64.
+        measured: The worst deviation found in float64; None if float64 was not measured.
+        tolerance: The largest deviation allowed in float64.
         passed: Whether it passed in float64 and in every lower dtype.
         seconds: How long it took.
-        lower: The same in lower dtypes, by name, where that makes sense.
-        offered: Whether the model can do at all what is asked; if not, it has not passed, and `detail` says why.
-        detail: Of a check that failed, what differs first, and what that looks like.
+        lower: Measured and tolerance in lower dtypes, by the dtype's name, where that makes sense.
+        offered: Whether the model can do what is asked at all; if not, the check has not passed, and `detail` says why.
+        detail: If the check failed, what differs first, and which known fault that looks like.
     """
 
     id: str
@@ -91,7 +91,7 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Whether something was measured, and it is more than it may be."""
+        """Whether something was measured, and exceeds what is allowed."""
         return self.offered and not self.passed
 
     @property
@@ -101,7 +101,7 @@ class Result:
 
     @property
     def failed_measurement(self) -> Measurement:
-        """The outcome in that dtype."""
+        """The outcome in the first dtype in which it failed."""
         return self.by_dtype[self.first_failed_dtype]
 
     @property
@@ -132,10 +132,10 @@ class Check:
     measure: MeasureFn
 
     def run(self, subjects: Mapping[torch.dtype, Any], may_lack: bool = False) -> Result:
-        """Measure in the first dtype of `subjects`, and in those of the check's lower dtypes that are there.
+        """Measure in the first dtype of `subjects`, and in those of the check's lower dtypes that are among them.
 
         The first is float64, unless the model cannot compute in it. A check that raises has failed, with an infinite
-        deviation; but a model that `may_lack` what is asked does not offer it.
+        deviation; but with `may_lack`, a `NotOfferedError` means that the model does not offer what is asked.
         """
         began = time.perf_counter()
         errors: dict[torch.dtype, Deviation] = {}
@@ -150,7 +150,7 @@ class Check:
             dtype: Measurement(float(x), self.tolerance_in(x.rounding_dtype or dtype)) for dtype, x in errors.items()
         }
         if any(not m.passed for m in measured.values()):
-            lacking = ""  # it has failed, whatever it lacks in another dtype
+            lacking = ""  # a failure in one dtype counts, whatever is not offered in another
         details = [x.locate(measured[dtype].tolerance) for dtype, x in errors.items() if not measured[dtype].passed][:1]
         details += [f"part of it is computed in {dtype_name(x.rounding_dtype)}, and allowed its rounding"
                     for x in errors.values() if x.rounding_dtype]  # fmt: skip
@@ -188,8 +188,8 @@ def new_check_group(title: str) -> tuple[Callable[..., Callable[[MeasureT], Meas
     """Begin a chapter of a table: returns the decorator that adds checks to it, and the list of its checks.
 
     The decorator takes the check's id, what is measured, the tolerance in float64, and the lower dtypes that it is
-    measured in too. The docstring of what it decorates is the claim, one sentence. Gradients are off, unless it turns
-    them on.
+    measured in too. The docstring of the decorated function is the claim, one sentence. Gradients are off,
+    unless the function turns them on.
     """
     checks: list[Check] = []
 
@@ -207,7 +207,7 @@ def new_check_group(title: str) -> tuple[Callable[..., Callable[[MeasureT], Meas
 
 @dataclass(frozen=True)
 class Caught:
-    """A sabotage, what was done to the code in one sentence, and the ids of the checks that failed."""
+    """A sabotage: its id, what was done to the code in one sentence, and the ids of the checks that failed."""
 
     id: str
     fault: str
@@ -221,7 +221,7 @@ class Report:
     Attributes:
         checks: One result for each check.
         sabotages: One entry for each sabotage; None if there was no self-test.
-        each_must_catch: Whether each check has to have caught one.
+        each_must_catch: Whether each check has to catch at least one sabotage.
     """
 
     checks: list[Result]
@@ -238,20 +238,20 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether a check passed and none failed; with a self-test, every sabotage was caught, by all checks."""
+        """Whether a check passed, none failed and, in a self-test, all sabotages were caught and no check is blind."""
         none_failed = any(r.passed for r in self.checks) and not any(r.failed for r in self.checks)
         return none_failed and all(s.caught_by for s in self.sabotages or []) and not self.blind_checks
 
 
 class Deviation(float):
-    """How far something is from what it should be; and where, if that can be said.
+    """How far something is from what it should be; and where, if that is known.
 
     Attributes:
-        position_errors: (B, n), the largest deviation of each row at each position; None where there are no such.
-        offset: Which position the first is.
-        context: What was done when they were found, as "fed in chunks of 3 + 2"; empty if that is plain.
+        position_errors: (B, n), the largest deviation of each row at each position; None if there are no positions.
+        offset: The position of their first column.
+        context: What was done to find it, such as "fed in chunks of 3 + 2"; empty if that is obvious.
         reason: Why there is no number; empty if there is one.
-        rounding_dtype: The dtype whose rounding it is measured by, where that is lower than the model's.
+        rounding_dtype: The dtype whose rounding is allowed, if it is lower than the model's.
     """
 
     position_errors: Tensor | None = None
@@ -261,7 +261,7 @@ class Deviation(float):
     rounding_dtype: torch.dtype | None = None
 
     def named(self, what: str = "", offset: int = 0) -> "Deviation":
-        """The same with what was done, and the position at which it begins."""
+        """A copy that says what was done, with its positions moved by `offset`."""
         same = copy.copy(self)
         same.context, same.offset = what or self.context, self.offset + offset
         return same
@@ -280,7 +280,7 @@ class Deviation(float):
 
 
 def unmeasured(reason: str) -> Deviation:
-    """An infinite deviation, of what could not be measured."""
+    """An infinite deviation, for what could not be measured."""
     infinite = Deviation(math.inf)
     infinite.reason = reason
     return infinite
@@ -294,7 +294,7 @@ def deviation(a: Tensor, b: Tensor) -> Deviation:
     agreement; NaN if one holds NaN.
 
     Args:
-        a: Any shape and floating dtype: the dtype that is measured. Of three axes and more the first are the rows, and
+        a: Any shape and floating dtype: the dtype that is measured. With three axes or more, the first is the rows, and
             the last but one the positions.
         b: Same shape, the same dtype or a higher one.
     """
@@ -310,9 +310,9 @@ def deviation(a: Tensor, b: Tensor) -> Deviation:
 
 
 def compare(got: Sequence[Tensor], want: Sequence[Tensor]) -> Deviation:
-    """The worst deviation of any two that belong together.
+    """The worst deviation between corresponding tensors.
 
-    Of four axes the last is filled up with zeros: weights of tokens that do not exist yet are 0.
+    The last of four axes is padded with zeros to equal size: weights of tokens that do not exist yet are 0.
     """
     if len(got) != len(want):
         return unmeasured(f"kinds of numbers: {len(got)}, to compare with {len(want)}")
@@ -320,7 +320,7 @@ def compare(got: Sequence[Tensor], want: Sequence[Tensor]) -> Deviation:
 
 
 def pad_weights_to_widest(*parts: Tensor) -> list[Tensor]:
-    """Attention weights (B, H, n, k), each made as wide as the widest by zeros; numbers of other axes as they are."""
+    """Attention weights (B, H, n, k), each padded with zeros to the widest; tensors of other shapes are left alone."""
     if any(x.dim() != 4 for x in parts):
         return list(parts)
     width = max(x.size(-1) for x in parts)
@@ -333,7 +333,7 @@ def worst(deviations: Sequence[float]) -> Deviation:
 
 
 def as_deviation(x: float) -> Deviation:
-    """The same, and what is known of where it is."""
+    """The same number, with what is known about it if it is a `Deviation` already."""
     return x if isinstance(x, Deviation) else Deviation(x)
 
 

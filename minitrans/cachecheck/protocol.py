@@ -1,4 +1,4 @@
-"""What a model has to offer, for its decoding from a cache to be measured; and what it is measured on."""
+"""What a model has to offer for its decoding from a cache to be measured; and what it is measured on."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -15,26 +15,26 @@ N_BEAMS = 3
 
 
 class LoadError(Exception):
-    """There is no such model, or what loads it is not installed; the message says in one line what and what to do."""
+    """There is no such model, or what loads it is not installed; the message says in one line which, and what to do."""
 
 
 class CachedModel(Generic[CacheT]):
     """A model in eval mode that computes the next token's logits from a cache. Subclass it around your own.
 
-    `full_pass`, `new_cache` and `feed` are needed. What else a model cannot do, its subclass leaves as it is here: the
-    checks that ask for it are "not offered". Tokens are int64 (B, n), masks bool alike, True = a real token.
+    `full_pass`, `new_cache` and `feed` are required. A subclass need not override what its model cannot do: the checks
+    that need it are "not offered". Tokens are int64 (B, n), masks bool of the same shape, True = a real token.
 
     Attributes:
-        ordinary: Ids that sentences may be made of, at least two: not padding, not the end.
+        ordinary: Ids that sentences may be made of, at least two: not padding, nor the end of a sentence.
         first: The id that every target begins with; None: any.
-        dtype: Of the parameters, which it computes in.
+        dtype: Of the parameters; the model computes in it.
         max_len: The most tokens that it takes; None: any number.
         window_sizes: Sizes of windows and blocks, across which sentences should go.
         has_source: Whether there is an encoder.
         takes_mask: Whether `full_pass` and `feed` make use of their mask.
         variants: The same model run in other ways, by name; see `cache_checks`.
-        refusal: What it raises where it cannot select, copy or drop, or take a full pass or step of a sentence that it
-            took one by one before; whatever else it raises there is a failure.
+        refusal: What it raises where it cannot select, copy or drop, or cannot take a full pass or a step of a sentence
+            that it has taken token by token before; any other exception there is a failure.
     """
 
     ordinary: Sequence[int]
@@ -94,7 +94,7 @@ class CachedModel(Generic[CacheT]):
 
         Args:
             memory: As for `full_pass`.
-            prompts: int64 (B, T); more than one only "cached".
+            prompts: int64 (B, T); more than one only if `way` is "cached".
             n: How many to add, at least 1.
             way: "cached" or "uncached"; "beams" or "uncached beams", the N_BEAMS best by beam search, best one first;
                 or from a cache with drafts, by "lookup" in the prompt, of a "draft" model or the model's "own draft".
@@ -111,7 +111,7 @@ class CachedModel(Generic[CacheT]):
 
 
 class Functions(CachedModel[list[Any]]):
-    """A model given as a pair of functions, without padding; with more, rows can be selected and tokens dropped."""
+    """A model given as a pair of functions, without padding; further functions may select rows and drop tokens."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Functions(CachedModel[list[Any]]):
 
         `full` gives logits (B, T, V) of int64 tokens (B, T), where V is `vocab_size`. `step` gives logits (B, n, V) of
         the next n tokens (B, n), and the cache for the next call; the first cache is None. `select` gives a cache with
-        the given rows, `drop` one without so many of its last tokens; `embedding` is the module that embeds the tokens.
+        the given rows, `drop` one without its last n tokens; `embedding` is the module that embeds the tokens.
         """
         self.ordinary, self.first = [i for i in range(vocab_size) if i != first], first
         self.dtype, self.max_len, self.window_sizes = dtype, max_len, window_sizes
@@ -142,7 +142,7 @@ class Functions(CachedModel[list[Any]]):
         return [self._full(tokens)]
 
     def new_cache(self, memory: Any, n_rows: int, capacity: int) -> list[Any]:
-        """A place for the cache."""
+        """A list that holds the cache, None at first."""
         return [None]
 
     def feed(self, tokens: Tensor, cache: list[Any], mask: Tensor | None = None) -> Sequence[Tensor]:
@@ -159,7 +159,7 @@ class Functions(CachedModel[list[Any]]):
         return super().drop_last(cache, n) if self._drop is None else [self._drop(cache[0], n)]
 
     def embedding(self) -> nn.Module:
-        """The one given."""
+        """The module that was given."""
         return self._embedding if self._embedding is not None else super().embedding()
 
 
@@ -173,9 +173,9 @@ class ModelAndTokens(Generic[CacheT]):
         src_ids: int64 (B, S), ragged; (B, 0) if there is no encoder.
         src_mask: bool (B, S), True = a real token.
         logit_unit: What logits are divided by before they are compared.
-        lowest: What is then taken for those below it: of how unlikely a token is, -1e9 tells no more.
-        refusal: What the model may raise, without a mask, in a full pass or a step of one token: anything, until it has
-            taken these sentences one by one.
+        lowest: The value to which lower logits are then raised: how far below they lie, say at -1e9, does not matter.
+        refusal: What the model may raise to refuse a full pass or a step of one token without a mask: any exception,
+            until it has taken these sentences token by token.
     """
 
     model: CachedModel[CacheT]
@@ -209,20 +209,20 @@ class ModelAndTokens(Generic[CacheT]):
         """The same with the model run in another way, one of its variants.
 
         Raises:
-            NotOfferedError: It has no such way.
+            NotOfferedError: It has no such variant.
         """
         if way not in self.model.variants:
             raise NotOfferedError(f"no way to run it with {way} is given")
         return replace(self, model=call_model(self.model.variants[way]), refusal=Exception)
 
     def memory(self) -> Any:
-        """That of the sources."""
+        """The memory of the sources."""
         if not self.model.has_source:
             return None
         return call_model(self.model.encode, self.src_ids, self.src_mask, refusal=self.refusal)
 
     def full_pass(self, mask: Tensor | None = None) -> list[Tensor]:
-        """What the full masked pass gives for the tokens; logits in units."""
+        """What the full masked pass gives for the tokens; logits in units of `logit_unit`."""
         refusal = self.refusal if mask is None else Exception
         return self._logits_in_units(
             call_model(self.model.full_pass, self.memory(), self.tokens, mask, refusal=refusal)
@@ -235,7 +235,7 @@ class ModelAndTokens(Generic[CacheT]):
     def feed(
         self, tokens: Tensor, cache: CacheT, mask: Tensor | None = None, refusal: type[Exception] = Exception
     ) -> list[Tensor]:
-        """What the next tokens (B, n) give; logits in units. What the model may raise is a `refusal`."""
+        """What the next tokens (B, n) give; logits in units of `logit_unit`. The model may raise a `refusal`."""
         if mask is None and tokens.size(1) == 1 and refusal is Exception:
             refusal = self.refusal
         return self._logits_in_units(call_model(self.model.feed, tokens, cache, mask, refusal=refusal))
@@ -253,7 +253,7 @@ class ModelAndTokens(Generic[CacheT]):
         return call_model(self.model.copy_cache, cache, refusal=self.model.refusal)
 
     def other_tokens(self, tokens: Tensor) -> Tensor:
-        """Ordinary ids of which none is what stands in its place in `tokens`."""
+        """Ordinary ids, each different from the one in its place in `tokens`."""
         ordinary = torch.tensor(sorted(self.model.ordinary))
         return ordinary[(torch.searchsorted(ordinary, tokens.contiguous()) + 1) % len(ordinary)]
 
@@ -265,10 +265,10 @@ class ModelAndTokens(Generic[CacheT]):
 
 @torch.no_grad()
 def call_model(function: Callable[..., Any], *arguments: Any, refusal: type[Exception] = Exception) -> Any:
-    """What a function of a model's returns, without gradients.
+    """Call a function of a model without gradients, and return what it returns.
 
     Raises:
-        NotOfferedError: It raises that, or a `refusal`: by default anything at all.
+        NotOfferedError: The function raises this, or a `refusal`: by default any exception.
     """
     try:
         return function(*arguments)

@@ -15,11 +15,11 @@ from minitrans.cachecheck.measurement import NotOfferedError
 from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 from minitrans.cachecheck.runner import cases_by_dtype, failure_line, run_checks
 
-_last: list[Any] = [None, None]  # the last model and its cases, of which each dtype is a copy
+_last: list[Any] = [None, None]  # the last model and its cases, kept because each dtype is a copy of the model
 
 
 def cases_of_last_model(model: CachedModel[Any]) -> dict[torch.dtype, ModelAndTokens[Any]]:
-    """Those of a model, made once while it is asked for again and again."""
+    """A model's cases by dtype, made once for as long as the same model is asked for."""
     if _last[0] is not model:
         _last[:] = model, cases_by_dtype(model)
     return _last[1]

@@ -1,4 +1,4 @@
-"""The proof for anyone's model: how to ask for it, and how to have it asserted in a test suite."""
+"""The proof for anyone's model: run every check and report, or assert that all pass in a test suite."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,9 +23,9 @@ from minitrans.cachecheck.measurement import (
 )
 from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 
-NEVER = -1000.0  # a logit of less is that of a token that is never put out: -inf, -1e9 or the like
-LOWEST = -2.0  # in units of the largest other one: logits below are not told apart
-MIN_TOKENS = 4  # of a sentence: a prompt of two (padding one of a single token), and two steps after it
+NEVER = -1000.0  # a lower logit means a token that is never generated: -inf, -1e9 or the like
+LOWEST = -2.0  # in units of the largest logit: all lower ones count as the same
+MIN_TOKENS = 4  # of a sentence: a prompt of two (beside a padded one of a single token), and two steps
 RANDOM_CASE_SIZE = 3, 9, 7  # rows, tokens of each, and tokens of the longest source
 
 
@@ -50,13 +50,13 @@ def random_case(model: CachedModel[Any]) -> ModelAndTokens[Any]:
 
 
 def cases_by_dtype(model: CachedModel[Any]) -> dict[torch.dtype, ModelAndTokens[Any]]:
-    """The same sentences for the model in each dtype that it can be had in: float64 and the lower ones.
+    """The same sentences for the model in each dtype that it can be converted to: float64 and the lower ones.
 
     Raises:
-        NotOfferedError: It computes in none of them, or takes too few tokens.
+        NotOfferedError: The model computes in none of them, or takes too few tokens.
     """
     if (model.max_len or MIN_TOKENS) < MIN_TOKENS:
-        raise NotOfferedError(f"it takes {model.max_len} tokens, and the checks need sentences of {MIN_TOKENS}")
+        raise NotOfferedError(f"it takes {model.max_len} tokens, but the checks need sentences of {MIN_TOKENS}")
     cases: dict[torch.dtype, ModelAndTokens[Any]] = {}
     errors = {}
     for dtype in (torch.float64, *LOWER_DTYPES):
@@ -65,7 +65,7 @@ def cases_by_dtype(model: CachedModel[Any]) -> dict[torch.dtype, ModelAndTokens[
             case = replace(next(iter(cases.values())), model=moved) if cases else random_case(moved)
             case.full_pass()
             cases[dtype] = case
-            with suppress(Exception):  # `steps` says what is wrong
+            with suppress(Exception):  # the check `steps` reports what is wrong
                 feed_in_chunks(case)
                 cases[dtype] = replace(case, refusal=moved.refusal)
         except (NotOfferedError, RuntimeError, ValueError, TypeError) as error:
@@ -76,17 +76,17 @@ def cases_by_dtype(model: CachedModel[Any]) -> dict[torch.dtype, ModelAndTokens[
 
 
 def run(model: CachedModel[Any]) -> Report:
-    """Measure every claim on a model, with random sentences; of one that fails, say what that looks like.
+    """Measure every claim on a model, with random sentences; for a failure, say which known fault it looks like.
 
     Raises:
-        NotOfferedError: It cannot compute a full pass at all.
+        NotOfferedError: The model cannot compute a full pass at all.
     """
-    with torch.inference_mode(False), torch.autocast("cpu", enabled=False):  # whatever is around
+    with torch.inference_mode(False), torch.autocast("cpu", enabled=False):  # whatever the caller has set
         return Report(run_checks(cases_by_dtype(model), CHECKS))
 
 
 def run_checks(cases: Mapping[torch.dtype, ModelAndTokens[Any]], checks: Sequence[Check]) -> list[Result]:
-    """What checks find in sentences for a model; of one that fails, also what that looks like."""
+    """The results of checks on a model's sentences; for a failure, also which known fault it looks like."""
     results = [check.run(cases, may_lack=True) for check in checks]
     looks_like: dict[str, str] = {}
     for dtype, case in cases.items():
@@ -96,7 +96,7 @@ def run_checks(cases: Mapping[torch.dtype, ModelAndTokens[Any]], checks: Sequenc
 
 
 def self_test(model: CachedModel[Any]) -> Iterator[Caught]:
-    """Put each fault around a model, if a check that is there to tell it can be measured and has not failed already.
+    """Wrap each fault around a model, if a check that is meant to detect it can be measured and has not failed already.
 
     Yields:
         For each such fault the checks that notice it.
@@ -115,17 +115,17 @@ def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Repor
     """Assert that decoding from a model's cache gives what its full masked pass gives; for your own test suite.
 
     Args:
-        model: A subclass of `CachedModel` around your model, or `Functions`; in eval mode, float64 if it can be. What
-            starts at 0, as positions or gates may, needs other numbers: at 0 its faults do not show.
-        skip: Ids of checks whose failure is known and meant.
+        model: A subclass of `CachedModel` around your model, or `Functions`; in eval mode, float64 if possible.
+            Parameters that start at 0, as of positions or gates, need other values: at 0 their faults do not show.
+        skip: Ids of checks whose failure is known and intended.
 
     Raises:
         AssertionError: A check failed, or the model cannot be stepped to its last token. The message has a line for
             each: what differs first, by how much, and what that looks like.
-        ValueError: There is no check of an id to skip.
+        ValueError: An id to skip is not that of a check.
     """
-    if not set(skip) <= {check.id for check in CHECKS}:  # so with the letters of a string
-        raise ValueError(f"skip={skip!r} is no tuple of ids of checks, as ('batch',) is")
+    if not set(skip) <= {check.id for check in CHECKS}:  # also catches a string: its letters are no ids
+        raise ValueError(f"skip={skip!r} is not a tuple of ids of checks, such as ('batch',)")
     try:
         report = run(model)
     except NotOfferedError as error:
@@ -137,9 +137,9 @@ def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Repor
 
 
 def failure_line(result: Result) -> str:
-    """What is wrong, in one line: by how much, what differs first, and what that looks like; empty if nothing is.
+    """What is wrong, in one line: by how much, what differs first, and what it looks like; empty if nothing is wrong.
 
-    A model has to offer steps, up to the last token that it takes: that it does not is wrong too.
+    A model has to offer steps, up to the last token that it takes: not to offer them is wrong too.
     """
     if result.id in ("steps", "lengths") and not result.offered:
         return f"{result.id}: {result.detail}{' (is max_len right?)' * (result.id == 'lengths')}"

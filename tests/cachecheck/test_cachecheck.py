@@ -38,7 +38,7 @@ ALL_CACHED_IDS = f"{CACHED_STEP_IDS} {LEFT_PADDING_IDS} {GENERATE_IDS}"
 PATTERN_AND_CHECKS_BY_FAULT = {
     "forgets all": ("nothing is remembered: each step sees its own token alone", "steps lengths score batch", None),
     "positions restart": ("positions start at 0 again at every step", CACHED_STEP_IDS, ALL_CACHED_IDS),
-    "mask late": ("the causal mask is one late", CAUSAL_CHECK_IDS, None),
+    "mask late": ("the causal mask is one position late", CAUSAL_CHECK_IDS, None),
     "no mask": ("there is no causal mask", CAUSAL_CHECK_IDS, None),
     "padding seen": ("padding is attended to", "source.padding source.padding-token", "generate.ragged"),
     "own padding seen": ("padding is attended to", LEFT_PADDING_IDS, "generate.ragged"),
@@ -99,7 +99,7 @@ def test_a_right_model_passes_all_that_it_offers() -> None:
     small.fault = "own padding seen"
     assert failed_results(small, "padding.left")
     small.max_len = 3
-    with pytest.raises(AssertionError, match=r"^no full pass: it takes 3 tokens, and the checks need sentences of 4$"):
+    with pytest.raises(AssertionError, match=r"^no full pass: it takes 3 tokens, but the checks need sentences of 4$"):
         check_cache(small)
 
 
@@ -249,7 +249,7 @@ def test_weights_in_float32_are_measured_as_such(kind: type[Toy]) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [("weights", "differs"), ("positions restart", "positions start at 0"), ("mask late", "is one late")],
+    [("weights", "differs"), ("positions restart", "positions start at 0"), ("mask late", "is one position late")],
 )
 def test_weights_in_float32_that_are_wrong_are_noticed_and_named(fault: str, words: str) -> None:
     result = failed_results(EagerSoftmaxInFloat32(fault), "weights")["weights"]
@@ -308,7 +308,7 @@ def test_what_is_generated_begins_with_the_whole_prompts(monkeypatch: pytest.Mon
     toy = Toy()
     monkeypatch.setattr(toy, "generate", lambda *given: Toy.generate(toy, *given).index_fill(1, torch.tensor([1]), 1))
     case = random_case(toy)
-    with pytest.raises(ValueError, match="or other prompts"):
+    with pytest.raises(ValueError, match="or changed the prompts"):
         continue_prompts(case, case.tokens[:1, :4], "cached")
 
 
@@ -329,7 +329,7 @@ def test_a_failure_is_asserted_with_what_differs_first_unless_it_is_known() -> N
         check_cache(Toy("mask alone"), skip=("padding.left",))
     assert not check_cache(Toy("target rows"), skip=("rows", "generate.beams")).passed
     for wrong in ("generate.greedy", ("stepz",)):
-        with pytest.raises(ValueError, match="is no tuple of ids of checks"):
+        with pytest.raises(ValueError, match="is not a tuple of ids of checks"):
             check_cache(Toy(), skip=wrong)  # type: ignore[arg-type]  # the comma is forgotten
 
 

@@ -214,7 +214,7 @@ def test_programs_of_an_issue_pass_a_right_model(name: str, n_programs: int, mon
             for more in (["run"], ["--data", "x"], ["--sabotage", "mask.leak"], ["--compiled", "off"])
         ),
         *(
-            ([name], f"no small {name} can be made, give a folder with a model: .*{re.escape(why)}")
+            ([name], f"no small {name} can be made; give a folder with a model: .*{re.escape(why)}")
             for name, why in {
                 "voxtral_realtime": "You must specify exactly one of input_features or encoder_inputs_embeds",
                 "gemma4_assistant": "hidden_size_per_layer_input must be 0",

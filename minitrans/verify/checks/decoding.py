@@ -33,7 +33,7 @@ MODEL_OUTPUTS = "logits, outputs of all layers, all attention weights"
 
 
 def register_cache_claim(id_: str, cachecheck_id: str, also_measured: str = "") -> Callable[[MeasureFn], MeasureFn]:
-    """Like `claim`, for a check of anyone's model; of ours all numbers are measured, and `also_measured`."""
+    """Like `claim`, for a check of anyone's model; on ours all numbers are compared, and `also_measured`."""
     (known,) = (each for each in cache_checks.CHECKS if each.id == cachecheck_id)
 
     def register(measure: MeasureFn) -> MeasureFn:
@@ -58,7 +58,7 @@ def steps_are_full_pass(subject: ModelAndPairs) -> float:
     f"{MODEL_OUTPUTS}, one token at a time, for S > T, S < T, T = max_len (at most 1024), and each sentence unpadded",
 )
 def steps_match_at_all_lengths(subject: ModelAndPairs) -> float:
-    """Steps equal the full pass, be the source longer or shorter than the target, at full length, for one and many."""
+    """Steps equal the full pass for longer and shorter sources than targets, at full length, for one row and many."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     longest = model.config.max_len
     source = src_ids[:, : max(1, longest - 2)]
@@ -92,7 +92,7 @@ def rows_can_be_selected(subject: ModelAndPairs) -> float:
 )
 def swapped_beams_keep_scores(subject: ModelAndPairs) -> float:
     """The score that a beam collects in steps, swapping rows on the way, is the teacher-forced score of its output."""
-    # Beams are kept in ascending and descending order of their score by turns, so that they swap at every step.
+    # Beams are kept in ascending and descending order of score alternately, so that they swap at every step.
     model, config = subject.model, subject.model.config
     n_swaps = 0
     deviations = []
@@ -101,7 +101,7 @@ def swapped_beams_keep_scores(subject: ModelAndPairs) -> float:
         cache = model.init_cache(*model.encode(src_ids))
         cache.select_rows(torch.zeros(N_BEAMS, dtype=torch.int64))
         tokens = torch.full((N_BEAMS, 1), config.bos_id)
-        scores = torch.tensor([0.0] + [-math.inf] * (N_BEAMS - 1), dtype=torch.float64)  # at first all beams are one
+        scores = torch.tensor([0.0] + [-math.inf] * (N_BEAMS - 1), dtype=torch.float64)  # all beams start the same
         for t in range(min(len(tgt) + 2, config.max_len)):
             log_p = F.log_softmax(model.step(tokens[:, -1:], cache)[:, 0].double(), -1)  # (N_BEAMS, V)
             best = (scores[:, None] + log_p).flatten().topk(N_BEAMS, largest=True)

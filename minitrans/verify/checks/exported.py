@@ -1,4 +1,4 @@
-"""The exported model, run by CTranslate2, which shares no code with this package, gives what this one gives."""
+"""The exported model, run by CTranslate2, which shares no code with this package, gives what our own code gives."""
 
 import math
 from pathlib import Path

@@ -30,7 +30,7 @@ claim, CHECKS = new_check_group("The whole model")
 def parameters_are_trainable(subject: ModelAndPairs) -> float:
     """Every parameter is registered, so that it is trained and saved, and a gradient reaches it."""
     control = nn.Module()
-    control.linears = [nn.Linear(4, 4)]  # type: ignore[assignment]  # in a plain list, of which PyTorch never learns
+    control.linears = [nn.Linear(4, 4)]  # type: ignore[assignment]  # in a plain list, which PyTorch does not see
     if list(control.parameters()):
         return math.inf
     model = subject.model

@@ -41,7 +41,7 @@ def loss_matches_single_steps(subject: ModelAndPairs) -> float:
     lower=(),
 )
 def chunked_loss_matches_full(subject: ModelAndPairs) -> float:
-    """The loss of training, which never holds all logits, and both its gradients are those of the plain formula."""
+    """The training loss, which never holds all logits at once, and both its gradients equal the plain formula's."""
     return loss_deviation(subject, lambda h, *rest: linear_cross_entropy(h, subject.model.logits, *rest))
 
 
