@@ -1,6 +1,6 @@
 """How translations came about: what every head looked at, step by step, from the cache and from the full pass.
 
-`minitrans.explain` is this folder, and can be called: `minitrans.explain(translator, text)`.
+`minitrans.explain` is this package, and can be called: `minitrans.explain(translator, text)`.
 """
 
 import sys
@@ -15,10 +15,10 @@ from minitrans.translate.translator import Translator
 def explain(translator: Translator, texts: str | Sequence[str], limit: int | None = None) -> ExplanationPage:
     """Translate one text or several, greedily, and show how, for `limit` sentences at most.
 
-    What has no words is left out, with a logged warning.
+    Text without words is left out, with a logged warning.
 
     Raises:
-        UserError: None has words, or there are none.
+        UserError: There are no texts, or none has words.
     """
     sentences = translate_sentences(translator, [texts] if isinstance(texts, str) else texts, limit)
     return ExplanationPage([trace_translation(translator.bundle, *sentence) for sentence in sentences])

@@ -23,14 +23,14 @@ class ExplanationPage:
     """How translations came about: a page to save; in a notebook it shows itself.
 
     Attributes:
-        sentences: What was found for each text, at least one.
+        sentences: What was traced for each sentence, at least one.
     """
 
     sentences: Sequence[TracedTranslation]
 
     @cached_property
     def html(self) -> str:
-        """The page of the sentences, in as many of the last layers as there is room for.
+        """The page of the sentences, with as many of the last layers as there is room for.
 
         Raises:
             UserError: The first sentence is too long for a page.

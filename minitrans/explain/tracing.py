@@ -59,13 +59,13 @@ class TracedTranslation:
         text: The source.
         translation: What `Translator.translations` gives, its attention included.
         config: The model's sizes.
-        languages: Of the source and of the translation.
+        languages: The source's and the translation's.
         log_prob: Log-probability of the translation, EOS included, in nats.
         n_padded: Pieces of padding that steps and full pass had after the source.
         max_forbidden_weight: Largest weight of a key that a mask forbids, the future or padding.
-        stepwise_decoder: (L, H, T, T) self-attention's weights, step by step from the cache; 0 beyond.
-        stepwise_cross: (L, H, T, S) cross-attention's.
-        steps: T of them.
+        stepwise_decoder: (L, H, T, T) self-attention's weights, step by step from the cache; 0 for later keys.
+        stepwise_cross: (L, H, T, S) cross-attention's weights, likewise.
+        steps: One for each of the T target pieces.
         head_ablation_log_probs: For each kind (L, H): log-probability of the same translation with a head switched off.
     """
 
@@ -83,16 +83,16 @@ class TracedTranslation:
 
     @property
     def attention(self) -> AttentionWeights:
-        """The translation's."""
+        """The translation's attention weights."""
         return cast(AttentionWeights, self.translation.attention)
 
 
 def translate_sentences(
     translator: Translator, texts: Sequence[str], limit: int | None = None
 ) -> list[tuple[str, Translation]]:
-    """Translate each sentence of the texts greedily, `limit` at most: the sentences, and translations with attention.
+    """Translate the texts' sentences greedily, at most `limit`: each sentence, and its translation with attention.
 
-    One without words is left out, with a warning.
+    A sentence without words is left out, with a warning.
     """
     found: list[tuple[str, Translation]] = []
     for number, text in enumerate(texts, 1):
@@ -101,7 +101,7 @@ def translate_sentences(
                 return found
             (translation,) = translator.translations([sentence], attention=True, first_line=number, split=False)
             if translation.attention is None:
-                logger.warning("text %d: what has no words is left out", number)
+                logger.warning("text %d: a sentence without words is left out", number)
             else:
                 found.append((sentence, translation))
     if not found:
@@ -111,7 +111,7 @@ def translate_sentences(
 
 @torch.no_grad()
 def trace_translation(bundle: Bundle, text: str, translation: Translation) -> TracedTranslation:
-    """Look at how a sentence got its translation, which has its attention."""
+    """Trace how a sentence got its translation, which has to hold its attention."""
     model, tokenizer, attention = bundle.model, bundle.tokenizer, cast(AttentionWeights, translation.attention)
     source, target = attention.source_ids, attention.target_ids
     shown = dict(zip((*source, *target), (*attention.source, *attention.target), strict=True))
@@ -197,5 +197,5 @@ def _head_ablation_log_probs(model: Transformer, src_ids: Tensor, tgt_in: Tensor
 
 
 def _largest_absolute_value(*tensors: Tensor) -> float:
-    """The largest absolute value of all, NaN if one is NaN; 0 where there is none."""
+    """The largest absolute value in all of them, NaN if one is NaN; 0 if they are empty."""
     return float(torch.cat([torch.zeros(1, device="cpu"), *(x.abs().flatten().cpu() for x in tensors)]).max())

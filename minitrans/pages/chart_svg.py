@@ -1,4 +1,4 @@
-"""Line charts by matplotlib, as SVG on paper of their own, so that they suit any page."""
+"""Line charts by matplotlib, as SVG with a background of their own, so that they suit any page."""
 
 import io
 from collections.abc import Callable
@@ -10,7 +10,7 @@ OMITTED_METADATA = dict.fromkeys(["Date", "Creator", "Format", "Type"])  # so th
 
 
 def chart_as_svg(plot: Callable[[], Figure]) -> str:
-    """The content of an SVG file that shows what is plotted, whatever the user's matplotlibrc; its text is text."""
+    """The content of an SVG file that shows what is plotted, whatever the user's matplotlibrc; its text stays text."""
     file = io.StringIO()
     with style.context(["default", {"svg.fonttype": "none", "svg.hashsalt": "minitrans"}]):
         plot().savefig(file, format="svg", metadata=OMITTED_METADATA)

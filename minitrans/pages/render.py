@@ -24,5 +24,5 @@ templates.filters["script_hash"] = script_hash
 
 
 def render_template(name: str, /, **data: object) -> Markup:
-    """Fill a template of any folder with data; other templates take what it returns as it is."""
+    """Fill a template of any folder with data; other templates insert the result unescaped."""
     return Markup(templates.get_template(name).render(data))

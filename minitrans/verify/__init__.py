@@ -2,9 +2,9 @@
 
 `run(model)` measures a model of ours, `run()` a fresh one with random weights; `self_test()` shows that checks notice
 when the code is wrong. The claims are in `checks`, a chapter a file, the faults in `sabotages.toml`; what the claims
-are measured against is in `oracles`, the model and data they are measured on in `subject`.
+are measured against is in `oracles`, the model and data they are measured on in `model_and_pairs`.
 
-`check_cache` runs the checks that suit anyone's model, without a look inside: see `minitrans.cachecheck`.
+`check_cache` runs the checks that suit anyone's model, without looking inside it: see `minitrans.cachecheck`.
 """
 
 from importlib import import_module

@@ -124,7 +124,7 @@ def candidate_programs(
 def shortest_failing_chunks(case: ModelAndTokens[Any], limit: float) -> tuple[Tensor, list[int]] | None:
     """The fewest tokens, in the fewest chunks, that deviate from the full pass by more than a limit, if any do.
 
-    Of longer sentences few lengths and cuts are tried, next to windows, because there would be thousands.
+    Of longer sentences only a few lengths and cuts are tried, near windows, because there would be thousands.
     """
     beyond_windows = {k * span + more for span in case.model.window_sizes for k in (1, 2, 3) for more in (0, 1, 2)}
     most = min(case.model.max_len or MAX_LENGTH, MAX_LENGTH)
@@ -133,7 +133,7 @@ def shortest_failing_chunks(case: ModelAndTokens[Any], limit: float) -> tuple[Te
         firsts = range(1, length) if length <= 3 * LONG_LENGTH else (length // 2, length - 1)
         two = [[first, length - first] for first in firsts]
         for chunks in [[length], *two, [*[1] * (length - 2), 2], [1] * length]:
-            with suppress(NotOfferedError):  # it takes no such chunks
+            with suppress(NotOfferedError):  # the model takes no such chunks
                 if sum(chunks) == length and not chunk_deviation(part, chunks) <= limit:
                     return part.tokens, chunks
     return None

@@ -63,7 +63,7 @@ class ModelAndPairs:
         return replace(self, model=copy.deepcopy(self.model).to(dtype))
 
     def case(self) -> ModelAndTokens[DecoderCache]:
-        """Model and sentence pairs, for what is measured on anyone's model."""
+        """Model and sentence pairs, as the checks of anyone's model take them."""
         return adapt_model_and_tokens(self.model, self.src_ids, self.tgt_in)
 
     def randn(self, *shape: int, seed: int) -> Tensor:
@@ -138,8 +138,8 @@ def model_and_text_pairs(
 ) -> ModelAndPairs:
     """Real sentences for a trained model, of which a float64 copy is taken.
 
-    Of `pairs` of sentences a few of different lengths serve for the full passes. Of `decode_lines` MAX_DECODE_LINES of
-    all lengths are decoded. `learnt` are sentences, and the only translations that are right.
+    A few of the sentence `pairs`, of different lengths, serve for the full passes. At most MAX_DECODE_LINES of the
+    `decode_lines`, of all lengths, are decoded. `learnt` are sentences with their only right translations.
     """
     tokenizer, longest = bundle.tokenizer, bundle.model.config.max_len - 1
     by_length = sorted(pairs, key=lambda pair: len(pair[0]))

@@ -29,13 +29,13 @@ def run(
         UserError: Compiled code is required, and is not there or cannot be compiled; or the model is too small.
     """
     chosen = checks_to_run(compiled)  # first, because it may raise
-    with torch.inference_mode(False), torch.autocast("cpu", enabled=False):  # whatever is around
+    with torch.inference_mode(False), torch.autocast("cpu", enabled=False):  # whatever the caller has set
         if subject is None:
             subject = model_and_random_pairs(fresh_model() if model is None else model)
         c = subject.model.config
-        if c.max_len < MIN_TOKENS or c.d_model < 2:  # of a single number a norm leaves nothing
+        if c.max_len < MIN_TOKENS or c.d_model < 2:  # a norm of a single number is constant
             sizes = f"max_len {c.max_len} and d_model {c.d_model}"
-            raise UserError(f"{sizes} are too small to check; the least are {MIN_TOKENS} and 2")
+            raise UserError(f"{sizes} are too small to check; they must be at least {MIN_TOKENS} and 2")
         subjects = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER_DTYPES)}
         return Report([check.run(subjects) for check in chosen])
 

@@ -15,7 +15,7 @@ from minitrans.errors import UserError
 
 @dataclass(frozen=True)
 class Sabotage:
-    """A fault that the code has.
+    """A fault that can be put into the code.
 
     Attributes:
         id: Its name.

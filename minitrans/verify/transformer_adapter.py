@@ -26,7 +26,7 @@ class TransformerAdapter(CachedModel[DecoderCache]):
 
     def encode(self, src_ids: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
         """The memory, and the mask that the decoder needs with it."""
-        return self.model.encode(src_ids.masked_fill(~src_mask, self.model.config.pad_id))  # by which it tells padding
+        return self.model.encode(src_ids.masked_fill(~src_mask, self.model.config.pad_id))  # how it recognises padding
 
     def full_pass(self, memory: tuple[Tensor, Tensor], tokens: Tensor, mask: Tensor | None = None) -> list[Any]:
         """All numbers of the full masked pass, and once more the logits, from `decode`."""
@@ -44,12 +44,12 @@ class TransformerAdapter(CachedModel[DecoderCache]):
         return [*numbers, self.model.step(tokens, cache)]
 
     def select_rows(self, cache: DecoderCache, rows: Tensor) -> DecoderCache:
-        """The same cache."""
+        """The same cache, changed in place."""
         cache.select_rows(rows)
         return cache
 
     def drop_last(self, cache: DecoderCache, n: int) -> DecoderCache:
-        """The same cache, whose slots beyond its length hold nothing."""
+        """The same cache, shortened: slots beyond its length count as empty."""
         cache.length -= n
         return cache
 

@@ -139,7 +139,7 @@ def test_small_models_are_measured_with_shorter_sentences_and_any_dropout_is_off
     c = fresh_model().config
     for config in (replace(c, max_len=3), replace(c, d_model=1, d_head=4)):
         with pytest.raises(
-            UserError, match=r"^max_len \d+ and d_model \d+ are too small to check; the least are 4 and 2"
+            UserError, match=r"^max_len \d+ and d_model \d+ are too small to check; they must be at least 4 and 2"
         ):
             verify.run(Transformer(config))
 

@@ -7,7 +7,7 @@ const MEAN = page.heads; // stands for the average, after the heads
 const LEVELS = 32; // shades of a small map
 const PACE = 900; // milliseconds a step
 
-/* What is looked at, of `sentence` and its `weights`. */
+/* What is shown of `sentence` and its `weights`. */
 const state = { step: 0, kind: "cross", layer: page.layers.length - 1, head: MEAN, query: null };
 let sentence, weights, playing = null, drawnFor = 0; // the last: a width
 
@@ -235,7 +235,7 @@ function drawMap() {
   byId("weight").textContent = "";
 }
 
-/* Arrow keys lead from cell to cell, and not from step to step, while one has the focus. */
+/* While a cell has the focus, arrow keys move from cell to cell, not from step to step. */
 function moveInMap(event) {
   const by = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
   if (!by) return;
@@ -254,7 +254,7 @@ function point(q, name) {
   if (state.query !== q) drawLines(q);
 }
 
-/* Also marks the map's row that is pointed at; else this step's, but the encoder has no steps. */
+/* Also marks a row of the map: the one pointed at, or else this step's, but the encoder has no steps. */
 function drawLines(query = null) {
   state.query = query;
   const { kind, layer, head } = state, rows = weights[kind][layer][head];
@@ -317,7 +317,7 @@ function drawSlots() {
     + `step, dashed if still empty, hatched if padding. Those of the source are ${kept ? "bit for bit" : "NOT"} what they were at first.`;
 }
 
-/* The chosen layer and head; of the encoder there are no steps, so it keeps its layer and head. */
+/* The decoder's rows in the chosen layer and head, even if those were chosen in the encoder, which has no steps. */
 function drawRows() {
   const { layer, head, step } = state, { logit_difference: logits, weight_difference: worst } = sentence.steps[step];
   const names = ["the cache", "full pass"], left = widest(names) + 14;
@@ -390,7 +390,7 @@ function drawWorth(kind) {
 const KEPT = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "font-family",
   "font-size", "font-weight", "text-anchor", "visibility"];
 
-/* A copy that looks the same by itself: what the style sheet says becomes attributes. */
+/* A copy that looks the same outside the page: the style sheet's rules become attributes. */
 function standalone(drawn) {
   const copy = drawn.cloneNode(true);
   const originals = [drawn, ...drawn.querySelectorAll("*")], copies = [copy, ...copy.querySelectorAll("*")];
