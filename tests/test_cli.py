@@ -231,7 +231,7 @@ def test_an_interrupted_translation_can_be_resumed(
     caplog.clear()
     target.write_bytes(b"as it was")
     command_output(*translate)
-    assert caplog.messages == [f"{target} is there already; nothing is left to do"]
+    assert caplog.messages == [f"{target} already exists; nothing is left to do"]
     assert target.read_bytes() == b"as it was"
 
 
@@ -364,7 +364,7 @@ def test_a_terminal_shows_prompts_and_unsure_marks(tiny_run: Path, to_terminal: 
     os.close(controller)
     prompt, unsure = (b"", b"") if to_terminal else (b"> ", b"unsure; ")
     assert messages == [
-        b"a sentence a line; Ctrl-D ends",
+        b"one sentence per line; Ctrl-D ends",
         prompt + b"minitrans: warning: line 1: " + unsure + b"not in the training data: xyzzy",
         prompt,
     ]

@@ -62,8 +62,8 @@ BAD_COMMANDS = [
     ("translate RUN a --seed -1", "argument --seed: it must be a whole number from 0 to 4294967295, not -1"),
     ("translate RUN a --threads 0", f"--threads: it must be a whole number from 1 to {N_CORES} (this machine's"),
     ("translate RUN a --threads 100000", f"--threads: it must be a whole number from 1 to {N_CORES} (this machine's"),
-    ("translate RUN a --length-penalty nan", "--length-penalty: it must be a number from -10 to 10 (beyond, rounding "),
-    ("translate RUN a --length-penalty 1e30", "--length-penalty: it must be a number from -10 to 10 (beyond, rounding"),
+    ("translate RUN a --length-penalty nan", "--length-penalty: it must be a number from -10 to 10 (beyond these, rou"),
+    ("translate RUN a --length-penalty 1e30", "--length-penalty: it must be a number from -10 to 10 (beyond these, ro"),
     ("translate RUN a --batch-tokens many", "argument --batch-tokens: it must be a whole number from 1 to 2147483647"),
     *((f"translate RUN a --device {name}", f"--device {name}: ") for name in ("abacus", "hpu", "privateuseone")),
     ("translate RUN a --beam 2 --n-best 3", "--n-best 3 is more than --beam 2; search with as many beams"),
@@ -88,10 +88,10 @@ BAD_COMMANDS = [
     ("translate RUN a --part 1/2", "--part and --resume read a regular file; give its path with --input"),
     ("translate RUN --input pipe --part 1/2", "--part and --resume read a regular file; give its path with --input"),
     ("translate RUN --input . --output d --resume", "--part and --resume read a regular file; give its path with --in"),
-    ("translate RUN --input one --resume", "--resume needs --output, and a line for every line, so no --n-best; chan"),
-    ("translate RUN --input one --output d --resume --n-best 1", "--resume needs --output, and a line for every line"),
+    ("translate RUN --input one --resume", "--resume needs --output, and one line for each input line, so no --n-best"),
+    ("translate RUN --input one --output d --resume --n-best 1", "--resume needs --output, and one line for each inpu"),
     ("translate RUN --input one --output pipe --resume", "--resume writes a regular file; give another --output"),
-    ("translate RUN --input one --output ./one --resume", "--output is --input, which --resume would take for do"),
+    ("translate RUN --input one --output ./one --resume", "--output is --input, which --resume would take for finishe"),
     ("translate RUN --input one --output /dev/stdout --resume", "--resume writes a regular file; give another --ou"),
     ("translate RUN --input two --output long --resume", "long.partial has 3 lines for 2 of text; remove it"),
     ("translate RUN --input two --output long --resume --part 1/2", "long.partial has 3 lines for 1 of text; remove"),
@@ -122,8 +122,8 @@ BAD_COMMANDS = [
     ("export RUN -o run", "run already exists; remove it or name another folder"),
     ("export RUN -o one/d", "cannot write the folder one/d: Not a directory; name another one"),
     ("serve RUN run --port 0", "run translates en to zh, as ... does; give one of them"),
-    ("serve RUN --cors https://a.org/", "argument --cors: it must be a site without a path, as https://example.org"),
-    ("serve RUN --cors https://*.a.org", "argument --cors: it must be a site without a path, as https://example.org"),
+    ("serve RUN --cors https://a.org/", "argument --cors: it must be a site without a path, such as https://example.o"),
+    ("serve RUN --cors https://*.a.org", "argument --cors: it must be a site without a path, such as https://example."),
     ("serve RUN --host 203.0.113.1 --port 0", "cannot listen on 203.0.113.1, port 0: "),
 ]
 
@@ -146,7 +146,7 @@ BAD_SETTINGS = [
     ("model: 3", "model is 3; it must hold settings, such as model.tie_embeddings"),
     (f"model: {[*range(10_000)]}", "model is [0, 1, 2, "),
     ("- model", " holds no settings; write them as `name: value`"),
-    ("data: {source: no}", "data.source is False; it must be text; YAML takes on, off, yes and no for truth values, p"),
+    ("data: {source: no}", "data.source is False; it must be text; YAML takes on, off, yes and no for truth values; p"),
     ("compiled: off", "compiled is False; it must be auto or off or require; YAML takes on, off, yes and no for truth"),
     ("model: [1, 2", "line 1"),
     ("seed: !!int x", " is not YAML: "),
@@ -371,7 +371,7 @@ RUN_DIR_REFUSALS: list[tuple[FilesOrRunEdit, str, str]] = [
         (
             make_link(n),
             f"{RETRAIN} run {flag}",
-            f"run/{n} is a link, and nothing is written where links lead; remove it",
+            f"run/{n} is a link, and nothing is written through links; remove it",
         )
         for n in ("checkpoints", "tensorboard", "metrics.csv", "tensorboard/hparams.yaml", ".minitrans")
         for flag in ("--resume", "--overwrite")

@@ -89,7 +89,7 @@ def error_message(error: Exception) -> str | None:
     if isinstance(error, MemoryError) or re.search(
         "not enough memory|[Cc]an.{1,2}t allocate|out of memory", str(error)
     ):
-        return "there is not enough memory; give less at once, such as a lower --batch-tokens or data.batch_tokens"
+        return "there is not enough memory; process less at once, with a lower --batch-tokens or data.batch_tokens"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EMFILE):
         discard_stdout()
         return f"cannot write {error.filename or 'the output'}: {error.strerror}; make room, or write elsewhere"
@@ -99,7 +99,7 @@ def error_message(error: Exception) -> str | None:
 
 
 def print_to_stderr(text: str) -> None:
-    """Say how a command ended; whoever reads it may have gone, as `tee` after a Ctrl-C."""
+    """Report how a command ended; whoever reads it may be gone, such as `tee` after Ctrl-C."""
     with contextlib.suppress(OSError):
         print(f"minitrans: {text}", file=sys.stderr)
 

@@ -12,7 +12,7 @@ N_CORES = os.cpu_count() or 1
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Names the default of a flag that has a value without being given."""
+    """Adds the default to the help of each flag that has one and takes a value."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return action.help if action.default in (None, []) or action.nargs == 0 else super()._get_help_string(action)
@@ -27,7 +27,7 @@ class Parser(argparse.ArgumentParser):
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse the arguments. Everything after -- belongs to `texts`, even if it begins with a dash.
 
-        No value is joined to a short flag, or -output F would be -o with the value utput.
+        A value cannot be joined to a short flag; otherwise, -output F would be -o with the value utput.
         """
         end = argv.index("--") if "--" in argv else len(argv)
         joined = [word for word in argv[:end] if len(word) > 2 and word[:2] in self._option_string_actions]
@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
         return args
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
-        """Refuse an empty word, as of a variable that is not set; only a text may be one."""
+        """Refuse an empty word, such as an unset shell variable leaves; only a text may be empty."""
         if value == "" and action.dest != "texts":
             raise argparse.ArgumentError(action, "it is empty; leave it out, or give a value")
         super()._check_value(action, value)

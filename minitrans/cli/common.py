@@ -1,4 +1,4 @@
-"""What several commands share: their flags, how they translate, references, and how scores are printed."""
+"""What several commands share: flags, loading a translator, reading a test set, and printing scores."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ TEXTS_HELP = "texts to translate; after --, they may begin with a dash"
 
 
 def add_decoding(parser: Parser) -> None:
-    """How to translate."""
+    """Add the flags that say how to translate."""
     parser.add_argument("--batch-tokens", type=positive_int, default=4096, help="source tokens in a batch")
-    beams = bounded_number(int, 1, 200, "more take time and memory quadratically, and find nothing better")
+    beams = bounded_number(int, 1, 200, "time and memory grow quadratically, and more find nothing better")
     parser.add_argument("--beam", type=beams, default=1, metavar="K", help="beams to search with; 1 is greedy")
     parser.add_argument(
         "--length-penalty",
-        type=bounded_number(float, -10, 10, "beyond, rounding decides"),
+        type=bounded_number(float, -10, 10, "beyond these, rounding decides"),
         default=1.0,
         metavar="A",
         help="rank beams by log-probability / length ** A",
@@ -37,7 +37,7 @@ def add_decoding(parser: Parser) -> None:
 
 
 def add_common_flags(parser: Parser, compiled: bool = True, default_threads: int | None = None) -> None:
-    """What most commands have: compiled code or not, threads, tracebacks."""
+    """Add the flags that most commands have: compiled code or not, threads, tracebacks."""
     if compiled:
         parser.add_argument(
             "--compiled",
@@ -52,7 +52,7 @@ def add_common_flags(parser: Parser, compiled: bool = True, default_threads: int
 
 
 def add_test_set_flags(parser: Parser, required: bool) -> None:
-    """What to score on."""
+    """Add the flags that name a test set, and how to score on it."""
     parser.add_argument("--source", metavar="F", required=required, help="file to translate")
     parser.add_argument(
         "--reference",
@@ -103,12 +103,12 @@ def load_translator(run: str, args: Namespace) -> "Translator":
 
 
 def decode_kwargs(args: Namespace, first_line: int) -> dict[str, Any]:
-    """The arguments, from the flags, that every way of translating takes."""
+    """The keyword arguments, from the flags, that every method that translates takes."""
     return {"batch_tokens": args.batch_tokens, "use_cache": not args.no_cache, "first_line": first_line}
 
 
 def print_scores(named: "Sequence[tuple[str, Scores]]") -> None:
-    """One line for each, then how they were computed."""
+    """Print a line for each name, then the signatures that say how the scores were computed."""
     for name, scores in named:
         print(
             f"{escape_controls(str(name))}: BLEU {scores.bleu:.2f}"

@@ -19,7 +19,7 @@ from minitrans.text.lines import escape_controls
 
 
 def add_evaluate_flags(parser: Parser) -> None:
-    """What to translate and to compare it with."""
+    """Add the flags that say what to translate, how, and what to compare it with."""
     parser.add_argument("run", metavar="RUN", nargs="+", help="run folder; several are compared with the first")
     add_test_set_flags(parser, required=True)
     add_decoding(parser)

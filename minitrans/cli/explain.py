@@ -12,7 +12,7 @@ from minitrans.text.lines import read_lines
 
 
 def add_explain_flags(parser: Parser) -> None:
-    """What to translate, and where to show how it came about."""
+    """Add the flags that say what to translate, and where to show how it came about."""
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("texts", metavar="TEXT", nargs="*", default=[], help=TEXTS_HELP)
     parser.add_argument("--input", metavar="F", help="file of texts, one a line")

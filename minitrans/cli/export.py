@@ -1,4 +1,4 @@
-"""The command `export`: the same model for another engine."""
+"""The command `export`: a trained model for another engine."""
 
 import sys
 from argparse import Namespace
@@ -13,7 +13,7 @@ EXTRA_BY_FORMAT = {"ctranslate2": "export", "transformers": "hf"}  # the extra t
 
 
 def add_export_flags(parser: Parser) -> None:
-    """Where to write it, for which engine, and what to score it on."""
+    """Add the flags that say where to write the model, for which engine, and what to score it on."""
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="new folder to write")
     parser.add_argument("--format", choices=EXTRA_BY_FORMAT, default="ctranslate2", help="the engine to write for")

@@ -31,7 +31,7 @@ class StandardErrorHandler(logging.StreamHandler[TextIO]):
 
 
 def start_log(debug: bool) -> None:
-    """Warnings go to standard error; with --debug, more."""
+    """Log warnings to standard error; with --debug, informative messages too."""
     line = "minitrans: %(levelname)s: %(message)s"
     logging.basicConfig(level=logging.WARNING, format=line, handlers=[StandardErrorHandler()])
     logging.addLevelName(logging.WARNING, "warning")

@@ -11,11 +11,11 @@ from minitrans.errors import UserError
 
 
 def add_serve_flags(parser: Parser) -> None:
-    """What to serve, where, and how much of it."""
+    """Add the flags that say what to serve, where, and within which limits."""
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders, one for each pair of languages")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is all of this machine's")
-    parser.add_argument("--port", type=bounded_number(int, 0, 65535), default=5000, help="port; 0 is any that is free")
-    chars, requests = bounded_number(int, 1, 100_000, "all wait for a long one"), bounded_number(int, 0, 2**31 - 1)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: all of this machine")
+    parser.add_argument("--port", type=bounded_number(int, 0, 65535), default=5000, help="port; 0: any free port")
+    chars, requests = bounded_number(int, 1, 100_000, "all wait for a long request"), bounded_number(int, 0, 2**31 - 1)
     parser.add_argument("--char-limit", type=chars, default=5000, metavar="N", help="most characters in a request")
     parser.add_argument(
         "--rate-limit", type=requests, default=0, metavar="N", help="most requests per client and minute; 0: no limit"
@@ -29,7 +29,7 @@ def add_serve_flags(parser: Parser) -> None:
 def parse_origin(text: str) -> str:
     """A site as browsers name it: in lower case, without the default port."""
     if not re.fullmatch(r"(?ai)\*|https?://([\w.-]+|\[[\da-fA-F:]+\])(:\d+)?", text):
-        raise ArgumentTypeError(f"it must be a site without a path, as https://example.org, or *, not {text}")
+        raise ArgumentTypeError(f"it must be a site without a path, such as https://example.org, or *, not {text}")
     site = text.lower()
     return site.removesuffix(":443" if site.startswith("https") else ":80")
 
@@ -63,12 +63,12 @@ def serve_command(args: Namespace) -> int:
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """A socket on a host's port, 0 for any that is free."""
+    """Listen on a host's port, 0 for any free one; return the socket."""
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, UnicodeError) as error:
         why = (isinstance(error, OSError) and error.strerror) or "not a host name"
         raise UserError(f"cannot listen on {host}, port {port}: {why}; give another --host or --port") from error
-    # Connections inherit it. asyncio sets it on none whose protocol number is 0; a body would wait 40 ms for an ACK.
+    # Connections inherit it. asyncio does not set it if the protocol number is 0; a body would wait 40 ms for an ACK.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening

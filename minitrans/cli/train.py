@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def train_command(config: "RunConfig") -> int:
     """Train a model on a parallel corpus and write a run folder."""
-    from minitrans.training.run import train  # imported only now, so that a typing error is reported at once
+    from minitrans.training.run import train  # imported only now, so that a mistyped flag is reported at once
 
     if scores := train(config):  # empty in all processes but the first
         print_run(config, scores)
@@ -38,13 +38,13 @@ def distill_command(config: "RunConfig") -> int:
             "trainer.num_nodes nor torchrun or srun's number of tasks"
         )
     for run, scores in distill(config):
-        with contextlib.suppress(OSError):  # whoever reads it has gone, and the next training needs nobody
+        with contextlib.suppress(OSError):  # whoever reads this is gone; the next training goes on all the same
             print_run(run, scores)
     return 0
 
 
 def print_run(config: "RunConfig", scores: "dict[str, Scores]") -> None:
-    """Print the scores and the folder of a run, and what has computed it."""
+    """Print the scores and the folder of a run, and which code computed it."""
     from minitrans.translate.backend import describe_backends
 
     print_scores(list(scores.items()))

@@ -1,4 +1,4 @@
-"""The command `translate`: from arguments, files, pipes and a prompt, line by line."""
+"""The command `translate`: translates arguments, files, pipes or what is typed at a prompt, line by line."""
 
 import contextlib
 import logging
@@ -23,7 +23,7 @@ CHUNK_LINES = 4096  # how many lines of a file are sorted by length and batched 
 
 
 def add_translate_flags(parser: Parser) -> None:
-    """What to translate, and how."""
+    """Add the flags that say what to translate, and how."""
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("texts", metavar="TEXT", nargs="*", default=[], help=TEXTS_HELP)
     parser.add_argument("--input", metavar="F", help="file to translate; without one, standard input")
@@ -32,7 +32,7 @@ def add_translate_flags(parser: Parser) -> None:
     resume = "keep finished lines in OUTPUT.partial; the same command, given again, goes on from there"
     parser.add_argument("--resume", action="store_true", help=resume)
     add_decoding(parser)
-    n_best = "write the best N translations of each line, of --beam K: number of the line, score, text"
+    n_best = "write the best N of the --beam K translations of each line: number of the line, score, text"
     parser.add_argument("--n-best", type=positive_int, metavar="N", help=n_best)
     parser.add_argument(
         "--scores", action="store_true", help="write each translation's score before it, and unsure if probably wrong"
@@ -71,13 +71,13 @@ def translate_command(args: Namespace) -> int:
     if (args.part or args.resume) and not os.path.isfile(args.input or ""):
         raise UserError("--part and --resume read a regular file; give its path with --input")
     if args.resume and (args.n_best or not args.output):
-        raise UserError("--resume needs --output, and a line for every line, so no --n-best; change the flags")
+        raise UserError("--resume needs --output, and one line for each input line, so no --n-best; change the flags")
     if args.resume and os.path.exists(args.output):
         if os.path.samefile(args.input, args.output):
-            raise UserError("--output is --input, which --resume would take for done; give another --output")
+            raise UserError("--output is --input, which --resume would take for finished output; give another --output")
         if not os.path.isfile(args.output) or named_descriptor(args.output) is not None:
             raise UserError("--resume writes a regular file; give another --output")
-        logger.warning("%s is there already; nothing is left to do", args.output)
+        logger.warning("%s already exists; nothing is left to do", args.output)
         return 0
     with contextlib.ExitStack() as stack:
         bar: contextlib.AbstractContextManager[Progress | None] = contextlib.nullcontext()
@@ -131,9 +131,9 @@ def translate_command(args: Namespace) -> int:
 def lines_and_unsure(
     translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace, unsure_display: str
 ) -> Iterator[tuple[str, bool]]:
-    """The lines to write for some lines, numbered from `first_line`; and for each, whether it is unsure.
+    """The lines to write for some input lines, numbered from `first_line`; and for each, whether it is unsure.
 
-    If `unsure_display` is "shown", "(unsure)" follows a translation; if it is "told", a warning says so.
+    If `unsure_display` is "shown", "(unsure)" follows a translation; if it is "told", a warning is logged.
     """
     from minitrans.translate.translator import Translation
 
@@ -179,10 +179,10 @@ def make_progress_bar(stream: BinaryIO, line_numbers: range) -> "Progress":
 
 def prompt_lines() -> Iterator[bytes]:
     """The lines of a terminal, each after a prompt, until end of file."""
-    print("a sentence a line; Ctrl-D ends", file=sys.stderr)
+    print("one sentence per line; Ctrl-D ends", file=sys.stderr)
     if sys.stdout.isatty():
-        with contextlib.suppress(ImportError):  # some Pythons have none
-            import readline  # noqa: F401 (lets `input` edit lines, which it does on a terminal alone)
+        with contextlib.suppress(ImportError):  # some Pythons lack it
+            import readline  # noqa: F401 (lets `input` edit lines, which it does only on a terminal)
         with contextlib.suppress(EOFError):
             while True:
                 yield input("> ").encode(errors="surrogateescape") + b"\n"

@@ -1,4 +1,4 @@
-"""The command `verify`: the proof, of a model of ours or of somebody else's."""
+"""The command `verify`: the proof, for a model of ours or somebody else's."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def add_verify_flags(parser: Parser) -> None:
-    """What to measure."""
+    """Add the flags that say what to measure, and how to report it."""
     parser.add_argument("run", metavar="RUN", nargs="?", help="run folder; without one, a fresh random model")
     parser.add_argument(
         "--model",
@@ -40,7 +40,7 @@ def add_verify_flags(parser: Parser) -> None:
         "an issue for the model's library, with a short program that shows what fails",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_common_flags(parser, default_threads=1)  # the products are tiny: threads would only wait for each other
+    add_common_flags(parser, default_threads=1)  # the matrix products are tiny: threads would only wait for each other
 
 
 def verify_command(args: Namespace) -> int:
@@ -68,7 +68,7 @@ def verify_command(args: Namespace) -> int:
             raise UserError(f"cannot write {path}; name another one")
     measure: Callable[..., tuple[Report, Any]] = check_hugging_face_model if args.model else check_minitrans_model
     report, subject = measure(args, Console(stderr=True))
-    # Where whoever read it has gone, Rich raises SystemExit, others an OSError; the verdict stands.
+    # If whoever reads the output is gone, Rich raises SystemExit, others an OSError; the verdict stands.
     console = Console(width=None if sys.stdout.isatty() else 160)
     with contextlib.suppress(SystemExit):
         if args.json:
@@ -91,7 +91,7 @@ def verify_command(args: Namespace) -> int:
 
 
 def check_minitrans_model(args: Namespace, progress: "Console") -> "tuple[Report, ModelAndPairs]":
-    """Measure a fresh model or a run; the report, and what was measured."""
+    """Measure a fresh model or a run; return the report, and what was measured."""
     from dataclasses import replace
 
     from rich.progress import track
@@ -114,7 +114,7 @@ def check_minitrans_model(args: Namespace, progress: "Console") -> "tuple[Report
 
 
 def check_hugging_face_model(args: Namespace, progress: "Console") -> "tuple[Report, HFModel]":
-    """Measure somebody else's model; the report, and what was measured."""
+    """Measure somebody else's model; return the report, and what was measured."""
     from dataclasses import replace
 
     if args.run or args.data or args.sabotage or args.compiled != "auto":

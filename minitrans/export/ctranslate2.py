@@ -33,7 +33,7 @@ def export(bundle: Bundle, folder: Path) -> None:
     It holds CTranslate2's files, the tokenizer, what reads lines for it, and a README.md that says how to translate.
 
     Raises:
-        UserError: The folder is there already, or cannot be written; or CTranslate2 cannot compute this model: it has
+        UserError: The folder already exists, or cannot be written; or CTranslate2 cannot compute this model: it has
             another architecture, or gives other numbers.
     """
     pieces = bundle.tokenizer.pieces
@@ -87,7 +87,7 @@ def save_engine(folder: Path, model: Transformer, pieces: Sequence[str], unk_id:
     spec.config.unk_token = pieces[unk_id]
     spec.config.layer_norm_epsilon = model.decoder.norm.eps  # of all norms
     spec.validate()
-    spec.optimize()  # a matrix that is tied is written once
+    spec.optimize()  # a tied matrix is written once
     spec.save(str(folder))
 
 
@@ -123,9 +123,9 @@ def _log_prob_difference(engine: Any, model: Transformer, pieces: Sequence[str])
 
 
 def load_engine(folder: Path, compute_type: str = "float32", threads: int = 1) -> Any:
-    """What `export` or `save_engine` wrote as a `ctranslate2.Translator`, its weights converted to `compute_type`.
+    """Load what `export` or `save_engine` wrote as a `ctranslate2.Translator`, with its weights in `compute_type`.
 
-    It translates as many batches at once as it has threads. (Several threads for a batch are slower by far where
+    It translates as many batches at once as it has threads. (Several threads for a batch are far slower where
     PyTorch, in the same process, has threads of its own.)
     """
     n_threads = torch.get_num_threads()
@@ -135,7 +135,7 @@ def load_engine(folder: Path, compute_type: str = "float32", threads: int = 1) -
 
 
 def translate_fns(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[[Sequence[str]], list[str]]]]:
-    """An exported model in each arithmetic that is worth scoring: its name, and what translates lines with it."""
+    """For each arithmetic that is worth scoring, its name and a function that translates lines in it."""
     for compute_type in ("float32", "int8"):
         engine = load_engine(folder, compute_type, torch.get_num_threads())
         yield f"ctranslate2 {compute_type}", partial(translate_exported, engine, bundle)

@@ -35,11 +35,11 @@ transformers.utils.logging.disable_progress_bar()  # there is one for each file,
 
 BATCH_LINES = 64  # lines that are translated at once
 LOGIT_TOLERANCE = 1e-12  # of logits in float64, absolute or as a share of the logit, whichever is larger
-MAX_VERIFIED_LENGTH = 512  # tokens whose logits are compared: of more, attention's weights might not fit into memory
-N_VERIFIED_WORDS = 20_000  # of the words that training showed, how many the proof tokenizes
+MAX_VERIFIED_LENGTH = 512  # tokens whose logits are compared: with more, attention's weights might not fit into memory
+N_VERIFIED_WORDS = 20_000  # how many of the words in training the proof tokenizes
 
-# What `text.reading.clean` turns into one space, with SentencePiece's mark for a space. (Regular expressions of other
-# libraries have other ideas of white space.)
+# What `text.reading.clean` turns into one space, with SentencePiece's mark for a space. (Libraries for regular
+# expressions differ in what they take for white space.)
 SPACE_PATTERN = r"[\u0000-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\u2581]+"
 
 # What Blenderbot calls the parts of our layers.
@@ -91,7 +91,7 @@ def export(bundle: Bundle, folder: Path) -> None:
     It holds the weights, the tokenizer, settings, and a README.md that is a model card for the hub.
 
     Raises:
-        UserError: The folder is there already, or cannot be written; or transformers cannot compute this model: it has
+        UserError: The folder already exists, or cannot be written; or transformers cannot compute this model: it has
             another architecture, or gives other numbers or ids.
     """
     with atomic_folder(folder) as temp:
@@ -103,13 +103,13 @@ def export(bundle: Bundle, folder: Path) -> None:
             reason = escape_controls(" ".join(str(error).split()))
             raise UserError(f"transformers cannot compute this model: {reason}; translate with minitrans") from error
         if mismatch:
-            what = f"transformers computes something else than this model: {mismatch}"
+            what = f"transformers computes something other than this model: {mismatch}"
             raise UserError(f"{what}; translate with minitrans")
         write_card(temp, bundle)
 
 
 def translate_fns(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[[Sequence[str]], list[str]]]]:
-    """An exported model's name among those that are scored, and what translates lines with it."""
+    """The name under which an exported model is scored, and a function that translates lines with it."""
     yield "transformers float32", partial(translate_exported, load_engine(folder), bundle)
 
 
@@ -149,7 +149,7 @@ def save_model(folder: Path, model: Transformer) -> None:
 
 
 def save_tokenizer(folder: Path, bundle: Bundle) -> None:
-    """Write the tokenizer, how to use it, and what reads lines for it."""
+    """Write the tokenizer, its settings, and what reads lines for it."""
     save_reader_code_and_settings(folder, bundle)
     tokenizer = bundle.tokenizer
     ids = {name: getattr(tokenizer, f"{name}_id") for name in ("pad", "bos", "eos", "unk")}
@@ -168,9 +168,9 @@ def save_tokenizer(folder: Path, bundle: Bundle) -> None:
 
 
 def blenderbot_state_dict(model: Transformer) -> dict[str, Tensor]:
-    """Our weights by the names that Blenderbot has for them."""
+    """Our weights under the names that they have in Blenderbot."""
     weights = {"final_logits_bias": torch.zeros(1, model.config.vocab_size), "lm_head.weight": model.output.weight}
-    weights["model.shared.weight"] = model.src_embedding.weight  # where nothing is tied, nobody reads it
+    weights["model.shared.weight"] = model.src_embedding.weight  # read only if embeddings are tied
     for side, embedding in (("encoder", model.src_embedding), ("decoder", model.tgt_embedding)):
         weights[f"model.{side}.embed_tokens.weight"] = embedding.weight
         weights[f"model.{side}.embed_positions.weight"] = model.positions
@@ -187,7 +187,7 @@ def blenderbot_state_dict(model: Transformer) -> dict[str, Tensor]:
 
 
 def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
-    """Our SentencePiece model, cleaning and plain marks, as the library `tokenizers` has them; it appends EOS.
+    """Our SentencePiece model, cleaning and plain marks, as a tokenizer of the library `tokenizers`; it appends EOS.
 
     It takes texts that a `Reader` has read, with placeholders as pieces, and does nothing else that a `Reader` does.
 
@@ -231,7 +231,7 @@ def load_engine(folder: Path, dtype: torch.dtype = torch.float32) -> Engine:
 
 
 def find_mismatches(engine: Engine, bundle: Bundle) -> Iterator[str]:
-    """What an engine in float64 does otherwise than our model and tokenizer, one thing after another."""
+    """How an engine in float64 differs from our model and tokenizer, one difference after another."""
     tokenizer = bundle.tokenizer
     others = engine.tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
     for i, (piece, other) in enumerate(zip(tokenizer.pieces, others, strict=True)):
@@ -252,7 +252,7 @@ def find_mismatches(engine: Engine, bundle: Bundle) -> Iterator[str]:
         yield f"logits differ by {distance:.1e} (at most {LOGIT_TOLERANCE:g})"
     parts = engine.model.get_encoder(), engine.model.get_decoder()
     if not all(torch.equal(part.embed_positions.weight, model.positions) for part in parts):
-        yield "its positions are others"
+        yield "its positions are different"
     src_ids = random_rows(model, (24, 1, 9, 15))
     if decode_exported(engine, bundle, src_ids) != [best.ids for best in greedy_decode(stepper, src_ids)]:
         yield "greedy decoding finds other tokens"
@@ -286,7 +286,7 @@ def random_rows(model: Transformer, lengths: Sequence[int]) -> Tensor:
 def decode_exported(engine: Engine, bundle: Bundle, src_ids: Tensor, beam: int = 1) -> list[list[int]]:
     """What `greedy_decode` and `beam_search` do, done by the engine: each row's best tokens, without BOS and EOS.
 
-    `src_ids` is int64 (B, S), padded on the right; with several beams, of one length: there is one limit for all rows.
+    `src_ids` is int64 (B, S), padded on the right; with several beams, all rows have one length, as they share a limit.
     """
     c = bundle.model.config
     limits = length_limits(src_ids, c)

@@ -41,7 +41,7 @@ LANGUAGE_NAMES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish
     "ja": "Japanese", "ko": "Korean", "pt": "Portuguese", "ru": "Russian", "vi": "Vietnamese", "zh": "Chinese"
 }  # fmt: skip
 SPEC = yaml.safe_load(Path(__file__).with_name("openapi.yaml").read_text(encoding="utf-8"))
-# Of every response that does not set them itself.
+# Headers of every response that does not set them itself.
 DEFAULT_HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 DEFAULT_HEADERS |= {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'self'"}
 # A page states the rest of its policy itself; browsers obey these parts only in a header.
@@ -84,8 +84,8 @@ class Api:
             HTTPException: lambda _, error: JSONResponse({"error": error.detail}, error.status_code, error.headers),
             UserError: lambda _, error: JSONResponse({"error": str(error)}, 400),
             asyncio.QueueFull: lambda _, error: JSONResponse({"error": str(error)}, 429),
-            ClientDisconnect: lambda _, __: Response(status_code=499),  # nobody hears it, but it is counted
-            Exception: lambda _, __: JSONResponse({"error": "the server failed at this; its log says why"}, 500),
+            ClientDisconnect: lambda _, __: Response(status_code=499),  # nobody receives it, but it is counted
+            Exception: lambda _, __: JSONResponse({"error": "the server failed on this; its log says why"}, 500),
         }
         cors = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"])] if origins else []
         self._app = Starlette(routes=routes, middleware=cors, exception_handlers=answers, lifespan=self._queue_lifespan)
@@ -117,7 +117,7 @@ class Api:
             access_log=False,
             server_header=False,
             ws="none",
-            limit_concurrency=500,  # connections; the one that makes it so many is answered 503
+            limit_concurrency=500,  # connections; the 500th is answered 503
             timeout_graceful_shutdown=30,
         )
         with contextlib.suppress(KeyboardInterrupt):
@@ -131,12 +131,12 @@ class Api:
         form = params.get("format") or "text"
         if form not in ("text", "html"):
             _refuse(f"{clean(str(form)):.40} format is not supported")
-        # Each line, or each text in HTML, is translated by itself: they have odd indices; what is between them stays.
+        # Each line, or each text in HTML, is translated by itself. These have odd indices; the pieces between stay.
         split = [split_html(text) if form == "html" else ["", *re.split("(\r?\n)", text), ""] for text in texts]
         lines = [line for pieces in split for line in pieces[1::2]]
         detected = self._detected_languages("\n".join(lines))[:1] if source == "auto" else []
         translator = self._find_translator(detected[0]["language"] if detected else source, target)
-        unsure = params.get("unsure")  # for our page: LibreTranslate has no such thing
+        unsure = params.get("unsure")  # for our page: LibreTranslate has no such parameter
         doubting = bool(unsure) and str(unsure).lower() not in ("0", "false")
         work: BatchFunction = translator.translations if doubting else translator.translate
         translations = iter(await self._queued_results(request, translator, work, lines))
@@ -179,7 +179,7 @@ class Api:
         translator = self._find_translator(_required_text(params, "source"), _required_text(params, "target"))
         lines = [line for line in text.split("\n") if line.strip()][:MAX_EXPLAINED_SENTENCES] or [text]
 
-        def draw_pages(lines: Sequence[str]) -> list[str]:  # equal to no other, so that pages are drawn one by one
+        def draw_pages(lines: Sequence[str]) -> list[str]:  # new for each request, so pages are drawn one by one
             return [explain(translator, lines, MAX_EXPLAINED_SENTENCES).html] * len(lines)
 
         (html, *_) = await self._queued_results(request, translator, draw_pages, lines)
@@ -190,7 +190,7 @@ class Api:
         text = "".join(f"{name} {value}\n" for name, value in sorted(counts.items()))
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
-    # -- what they share --------------------------------------------------------------------------------------------
+    # -- what the handlers share -------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def _queue_lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -199,7 +199,7 @@ class Api:
         working.cancel()
 
     async def _params_within_limits(self, request: Request) -> dict[str, Any]:
-        """A request's parameters, from JSON, a form or the URL. A request too many, or too long, is refused."""
+        """A request's parameters, from JSON, a form or the URL. One request too many, or one too long, is refused."""
         minute = int(time.monotonic() // 60)
         if minute != self._minute:
             self._minute, self._clients = minute, Counter()
@@ -230,7 +230,7 @@ class Api:
         try:
             if kind.endswith("json"):
                 text = json.dumps(json.loads(body), ensure_ascii=False)
-                parsed = json.loads(re.sub("[\ud800-\udfff]", "\ufffd", text))  # no halves of characters
+                parsed = json.loads(re.sub("[\ud800-\udfff]", "\ufffd", text))  # no lone surrogates
             else:
                 form = body.decode()
                 if kind == "multipart/form-data":
@@ -265,13 +265,13 @@ class Api:
     async def _queued_results(
         self, request: Request, translator: Translator, work: BatchFunction, lines: Sequence[str]
     ) -> Sequence[Any]:
-        """Queue some work, and wait for its results; it is dropped if the client disconnects first."""
+        """Queue some work, and wait for its results; the work is dropped if the client disconnects first."""
         most = translator.bundle.model.config.max_len - 1
         for number, line in enumerate(lines, 1):
             if (n := translator.longest_sentence_length(line)) > most:  # it would be cut
                 _refuse(f"line {number} of q has {n} pieces in a sentence, the model takes {most}; shorten it")
         answer = self._queue.put(work, lines)
-        gone: asyncio.Future[Any] = asyncio.ensure_future(request.receive())  # after the body comes nothing else
+        gone: asyncio.Future[Any] = asyncio.ensure_future(request.receive())  # after the body, only a disconnect comes
         try:
             await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
@@ -287,7 +287,7 @@ def _refuse(message: str, status: int = 400) -> NoReturn:
 
 
 def _required_text(params: Any, name: str) -> str:
-    """A parameter that has to be there."""
+    """A parameter that has to be given, as text."""
     value = params.get(name)
     return value if value and isinstance(value, str) else _refuse(f"Invalid request: missing {name} parameter")
 
@@ -297,6 +297,6 @@ def _language_entry(code: str) -> dict[str, Any]:
 
 
 def _normalize_language(code: str) -> str:
-    """The language of a code such as `EN`, `en-US` or `zh_Hans`; traditional Chinese is one of its own."""
+    """The language of a code such as `EN`, `en-US` or `zh_Hans`; traditional Chinese counts as its own language."""
     base = base_language(code)
     return "zh-hant" if base == "zh" and re.match("(?i)[a-z]+[-_](hant|tw|hk|mo)", code) else base

@@ -32,7 +32,7 @@ class RequestQueue:
         """Add a request; return a future with the results of its lines, in their order."""
         self._requests = self.list_waiting_requests()
         if len(self._requests) >= self._most:
-            raise asyncio.QueueFull("too many requests wait; ask again in a while")
+            raise asyncio.QueueFull("too many requests are waiting; ask again in a while")
         answer: ResultsFuture = asyncio.get_running_loop().create_future()
         self._requests.append(_Request(work, lines, answer))
         self._more.set()
@@ -60,7 +60,7 @@ class RequestQueue:
                     results = results[len(request.lines) :]
 
     def _take_batch(self) -> list[_Request]:
-        """Take the request that has waited longest, and others with equal work while that makes few lines."""
+        """Take the request that has waited longest, and others with equal work, up to `MAX_BATCH_LINES`."""
         taken: list[_Request] = []
         left, n_lines = [], 0
         for request in self.list_waiting_requests():

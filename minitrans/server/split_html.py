@@ -1,4 +1,4 @@
-"""HTML cut into what stays as it is and the texts between."""
+"""Cut HTML into markup, which stays as it is, and the texts to translate."""
 
 import re
 from html import unescape
@@ -23,15 +23,15 @@ ENDED_TAGS |= {"li": "p li", "option": "option", "optgroup": "option optgroup"}
 def split_html(html: str) -> list[str]:
     """Cut HTML into pieces: markup and plain texts to translate, by turns; the first and the last are markup."""
     if re.search(r"&#\d{4300}", html):
-        raise UserError("q is no HTML: the number of a character has thousands of digits")
+        raise UserError("q is not HTML: the number of a character has thousands of digits")
     parser, end = _PieceStartParser(convert_charrefs=False), html.rfind(">") + 1
     try:
-        # Where pieces begin is all that is asked, and a "&#" that is no number would end the parser's work. After
-        # `end` there is no tag: looking for one there takes cubic time.
+        # Only where pieces begin matters here, and a "&#" without a number would stop the parser. After `end` there is
+        # no tag: looking for one there takes cubic time.
         parser.feed(html[:end].replace("&", "."))
         parser.handle_comment("")  # where an unfinished tag or comment begins, if any
     except AssertionError as error:  # raised by <![ with nothing valid after it
-        raise UserError(f"q is no HTML: {error}") from error
+        raise UserError(f"q is not HTML: {error}") from error
     lines = [0, *(newline.end() for newline in re.finditer("\n", html))]
     starts = [(lines[line - 1] + column, text) for line, column, text in parser.starts]
     pieces, is_text = [""], False

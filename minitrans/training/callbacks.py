@@ -1,4 +1,4 @@
-"""What happens around the training steps: the numbers are watched and logged, `valid` is translated, progress shown."""
+"""Callbacks of training: scores on `valid`, averaged weights, logs, progress, and a stop if a number is not finite."""
 
 import csv
 import io
@@ -38,8 +38,8 @@ SECONDS_TO_FIRST_LINE, SECONDS_BETWEEN_LINES = 10.0, 60.0  # where there is no t
 class ValidationScorer(Callback):
     """Translates the validation split as a user would, and logs its BLEU and chrF.
 
-    It has to stand before the callback that averages weights: that one puts the averaged weights in place for the
-    validation and takes them out again at its end.
+    It has to come before the callback that averages weights, which swaps the averaged weights in for the validation
+    and swaps them out again when the validation ends.
 
     Attributes:
         samples: A few (source, translation) pairs of the last validation.
@@ -50,7 +50,7 @@ class ValidationScorer(Callback):
         self.samples: list[tuple[str, str]] = []
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Translate, each process its share; score, log."""
+        """Translate `valid`, each process its share; score the translations, and log the scores."""
         data = trainer.datamodule  # type: ignore[attr-defined]
         assert isinstance(data, TranslationDataModule)
         assert isinstance(pl_module, TranslationModule)
@@ -59,7 +59,7 @@ class ValidationScorer(Callback):
         sources, references = data.texts("valid")
         own = own_slice(len(sources))
         level = logger.level
-        if self.samples:  # the first validation has warned of lines that are cut
+        if self.samples:  # the first validation has already warned of lines that are cut
             logger.setLevel(logging.ERROR)
         try:
             translated = translator.translate(sources[own], first_line=own.start + 1)
@@ -81,11 +81,11 @@ class ValidationScorer(Callback):
 class WeightMovingAverage(WeightAveraging):
     """Keeps a moving average of the weights, which is validated and becomes the model.
 
-    It moves by about a hundredth at a time, which is often enough, and all parameters at once: Lightning's
-    EMAWeightAveraging moves one after another, which takes longer.
+    It is updated every few steps, by about a hundredth, which is often enough, and for all parameters at once:
+    Lightning's EMAWeightAveraging updates one after another, which takes longer.
 
     Args:
-        decay: Of the average, per optimizer step.
+        decay: Decay of the average, per optimizer step.
     """
 
     def __init__(self, decay: float) -> None:
@@ -93,12 +93,12 @@ class WeightMovingAverage(WeightAveraging):
         super().__init__(use_buffers=False, multi_avg_fn=get_ema_multi_avg_fn(decay**self.every))
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Keep it on the device to which Lightning will move the model only later."""
+        """Keep the average on the device to which Lightning will move the model only later."""
         self._device = trainer.strategy.root_device
         super().setup(trainer, pl_module, stage)
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        """Whether it is time; Lightning asks after each step and each epoch."""
+        """Whether to update the average now; Lightning asks after each step and each epoch."""
         return step_idx is not None and step_idx % self.every == 0
 
 
@@ -159,11 +159,11 @@ class LossAndRateLogger(Callback):
                 log.save()
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add metrics.csv so far."""
+        """Add the rows of metrics.csv so far to the checkpoint."""
         checkpoint["metrics"] = self.path.read_text() if self.path.is_file() else ""
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Write metrics.csv again, with the rows up to here."""
+        """Restore metrics.csv to its rows up to this checkpoint."""
         for log in trainer.loggers:
             if isinstance(log, CSVLogger) and trainer.is_global_zero:
                 rows = csv.DictReader(io.StringIO(checkpoint["metrics"]))
@@ -172,19 +172,19 @@ class LossAndRateLogger(Callback):
 
 
 class TrainingConsole(Console):
-    """Standard error; if it cannot be written any more, the training goes on."""
+    """A console on standard error; if that can no longer be written to, the training goes on without it."""
 
     def _write_buffer(self) -> None:
         try:
             super()._write_buffer()
-        except OSError:  # its reader, its terminal, or the room on its disk has gone
+        except OSError:  # its reader or its terminal is gone, or its disk is full
             self.quiet = True
 
 
 class TrainingProgress(ProgressBar):
-    """A line at first, and a paragraph at each validation; between them a bar on a terminal, lines elsewhere.
+    """Prints a line at the start and a paragraph at each validation; in between, a bar on a terminal, lines elsewhere.
 
-    Bar and line have the loss, the speed and the time left. There is a line after ten seconds, then one a minute.
+    Bar and lines show the loss, the speed and the time left. The first line comes after ten seconds, then one a minute.
     """
 
     def __init__(self, translations: ValidationScorer, first_line: str) -> None:
@@ -206,7 +206,7 @@ class TrainingProgress(ProgressBar):
         self.task = self.bar.add_task("training", total=1, loss=float("nan"), speed=0.0)
         self.seconds = self.token_rate = 0.0  # of training, and target tokens per second of it
         self.began_at: tuple[float, int] | None = None  # when the first step ended, and which step that was
-        self.say_at = 0.0  # when the next line is due
+        self.next_line_at = 0.0  # when the next line is due
 
     def disable(self) -> None:
         """Print nothing: Lightning calls this in every process but the first."""
@@ -237,9 +237,9 @@ class TrainingProgress(ProgressBar):
         if not self.bar.disable:
             self.bar.update(self.task, completed=step, loss=pl_module.step_loss, speed=self.token_rate)
         elif self.began_at is None:  # the first step also prepares memory: its time is not typical
-            self.began_at, self.say_at = (now, step), now + SECONDS_TO_FIRST_LINE
-        elif now >= self.say_at and step > self.began_at[1]:
-            self.say_at = now + SECONDS_BETWEEN_LINES
+            self.began_at, self.next_line_at = (now, step), now + SECONDS_TO_FIRST_LINE
+        elif now >= self.next_line_at and step > self.began_at[1]:
+            self.next_line_at = now + SECONDS_BETWEEN_LINES
             began, first_step = self.began_at
             n_steps = trainer.estimated_stepping_batches
             minutes_left = (now - began) / (step - first_step) * (n_steps - step) / 60
@@ -266,4 +266,4 @@ class TrainingProgress(ProgressBar):
         """Take the bar away."""
         self.bar.stop()
 
-    on_exception = on_train_end  # type: ignore[assignment]  # its arguments have no names there
+    on_exception = on_train_end  # type: ignore[assignment]  # in Lightning, the third argument has a name

@@ -44,7 +44,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
             write_file(path, content.getvalue())
         except UserError as error:
             raise UserError(
-                f"{error}; correct that, then use --resume to continue from the checkpoint before"
+                f"{error}; correct that, then use --resume to continue from the previous checkpoint"
             ) from error
 
     def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
     Raises:
         DamagedCheckpointError: It is missing or damaged, or is not a checkpoint.
-        UserError: The disk does not let it be read, or it holds something that might run code.
+        UserError: It cannot be read from the disk, or it holds something that might run code.
     """
     try:
         with zipfile.ZipFile(path) as file:  # torch writes checksums, but never checks them, and would unpack any size
@@ -73,7 +73,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             return checkpoint
     except pickle.UnpicklingError as error:
         raise UserError(f"{path} holds more than numbers and text, and might run code: it is not read") from error
-    except Exception as error:  # a damaged file may cause any error but these
+    except Exception as error:  # a damaged file may cause any error but the two kinds handled first
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
             raise
         if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT, errno.EINVAL):
@@ -83,16 +83,16 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def newest_intact_checkpoint(folder: Path) -> tuple[Path, int]:
-    """Find the newest checkpoint that is not damaged, and its `text_checksum`; the log names newer ones that are.
+    """Find the newest checkpoint that is not damaged, and its `text_checksum`; warn of newer ones that are.
 
     Raises:
-        UserError: There is none, the best weights so far are gone, or a file is not read, see `read_checkpoint`.
+        UserError: There is none, the best weights so far are gone, or a file is refused by `read_checkpoint`.
     """
     for path in step_checkpoints_newest_first(folder):
         try:
             checkpoint = read_checkpoint(path)
         except DamagedCheckpointError:
-            logger.warning("%s is damaged or of another version; it is passed over for the checkpoint before", path)
+            logger.warning("%s is damaged or of another version; the checkpoint before it is used instead", path)
         else:
             if "val_bleu" in checkpoint["metrics"]:  # perhaps no later weights will be better
                 read_checkpoint(folder / BEST)
@@ -107,19 +107,19 @@ def step_checkpoints_newest_first(folder: Path) -> list[Path]:
 
 
 def ckpt_step(path: Path) -> int:
-    """The number in the name of a checkpoint: the steps that it has seen."""
+    """The number in the name of a checkpoint: how many steps had been taken when it was written."""
     return int(path.stem.removeprefix("step-"))
 
 
 class CheckpointWriter(Checkpoint):
-    """Writes `best.ckpt` and `step-N.ckpt`, and keeps the last few of these.
+    """Writes `best.ckpt` and `step-N.ckpt`, and keeps the last few of the latter.
 
-    A checkpoint is written between two steps: the row of metrics of a step, and the validation if one is due, come
-    before it, so that a resumed run repeats nothing and leaves nothing out.
+    A checkpoint is written between two steps: after a step's row of metrics and, if one is due, its validation, so that
+    a resumed run repeats nothing and leaves nothing out.
 
     After Ctrl-C, SIGTERM or SIGUSR1 it finishes the step, writes a checkpoint and stops. A second signal stops at once,
-    and loses what came after the last checkpoint. With several processes, the first one on each machine listens, and
-    all stop with it.
+    and loses what came after the last checkpoint. With several processes, the first one on each machine listens for
+    signals, and all stop together.
     """
 
     def __init__(self, folder: Path, config: TrainingConfig, early: EarlyStopping) -> None:
@@ -128,7 +128,7 @@ class CheckpointWriter(Checkpoint):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Correct what Lightning gets wrong in a run that is resumed."""
-        # It loses its way where an epoch ends, unless it counts steps.
+        # Unless it counts steps, it loses its place where an epoch ends.
         trainer.fit_loop.epoch_loop.max_steps = int(trainer.estimated_stepping_batches)
         # It forgets that a run has stopped early.
         trainer.should_stop = self.early.wait_count >= self.early.patience
@@ -149,7 +149,7 @@ class CheckpointWriter(Checkpoint):
             raise KeyboardInterrupt
         self.heard = True
         with contextlib.suppress(OSError, RuntimeError):  # Ctrl-C ends `tee` too; or it came in the middle of a line
-            print("stopping after this step; once more to stop at once", file=sys.stderr)
+            print("stopping after this step; interrupt again to stop at once", file=sys.stderr)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
         """Write a checkpoint if one is due, unless a validation comes first."""
@@ -157,7 +157,7 @@ class CheckpointWriter(Checkpoint):
             return
         self.step = trainer.global_step
         if self.step == trainer.estimated_stepping_batches:
-            # Lightning validates when it stops, if it does so in this epoch: so the last step is validated too.
+            # Lightning validates when it stops, if this epoch is to be validated: so the last step is validated too.
             trainer.should_stop, trainer.check_val_every_n_epoch = True, 1
         late = time.monotonic() - self.saved_at >= 60 * self.config.checkpoint_minutes
         self.stop, late = map(bool, sum_over_processes([self.heard, late], pl_module.device))

@@ -24,7 +24,7 @@ from minitrans.translate.backend import CompiledMode
 from minitrans.translate.bundle import MAX_POSITIONS_NUMEL, count_parameters
 
 CONFIG_FILE = "config.yaml"
-# For each parameter: itself, its gradient, two moments and its average, float32; and most of that in a checkpoint.
+# In float32: each parameter, its gradient, two moments and its average; and all but the gradient in a checkpoint.
 TRAINING_BYTES_PER_PARAMETER = 4 * (5 + 4)
 SETTINGS_FROM_TOKENIZER = {"vocab_size", "pad_id", "bos_id", "eos_id"}
 
@@ -41,7 +41,7 @@ class TrainingConfig:
         ema_decay: Decay, per optimizer step, of the averaged weights that are validated and kept.
         patience: Validations without a better BLEU after which training stops.
         checkpoint_every: Optimizer steps after which a checkpoint to resume from is written.
-        checkpoint_minutes: Minutes after which one is written in any case.
+        checkpoint_minutes: Minutes after which a checkpoint is written in any case.
         keep_checkpoints: Number of checkpoints kept, in addition to the best weights.
         precision: Arithmetic: bf16, fp32, fp16, or auto for what the device is fast at.
         init_from: Run folder whose weights and tokenizer training starts from; without one, both are new.
@@ -62,7 +62,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """Settings of Lightning's Trainer that a run may change. The others are set by `minitrans`, or of no use here.
+    """Settings of Lightning's Trainer that a run may change. The others are set by `minitrans`, or have no use here.
 
     Attributes:
         accelerator: Where to train: cpu, gpu, mps, or auto for the best one available.
@@ -154,10 +154,10 @@ def check_model_memory(c: TransformerConfig) -> None:
     """Compare the memory that a model and its optimizer need with this machine's, before any is allocated.
 
     Raises:
-        UserError: It is not enough, or the table of positions is larger than what a run folder may ask for.
+        UserError: This machine has too little, or the table of positions is larger than a run folder may ask for.
     """
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), resource.getrlimit(resource.RLIMIT_AS)[0]]
-    with suppress(OSError, ValueError):  # it is there in a container that has a limit
+    with suppress(OSError, ValueError):  # the file exists in a container that has a limit
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
     memory = min(limit for limit in limits if limit > 0)
     n_parameters = count_parameters(c)
@@ -175,7 +175,7 @@ def check_model_memory(c: TransformerConfig) -> None:
 
 
 def parse_config(argv: Sequence[str], command: str = "train", description: str = "") -> RunConfig:
-    """Merge YAML and the flags of `train` or `distill`, and check them; later ones override.
+    """Merge YAML files and the flags of `train` or `distill`, later ones overriding earlier ones; check the result.
 
     Raises:
         UserError: An unknown key (the nearest known one is named), a wrong type, a value that makes no sense, or two
@@ -187,7 +187,7 @@ def parse_config(argv: Sequence[str], command: str = "train", description: str =
         prog=prog,
         usage=f"{prog} [--config FILE] [--SECTION.SETTING VALUE ...] [...]",
         description=description,
-        epilog=f"Settings stand in the file, or are flags such as --model.d_model 256. `{prog} --help SECTION` lists "
+        epilog=f"Settings are in the file, or are flags such as --model.d_model 256. `{prog} --help SECTION` lists "
         f"those of a section: {', '.join(SECTIONS)}.",
         print_config="--print-config",
         exit_on_error=False,
@@ -197,7 +197,7 @@ def parse_config(argv: Sequence[str], command: str = "train", description: str =
     parser.add_argument("--run-dir", type=str | None, help="run folder; without it, runs/ and the YAML file's name")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.add_argument("--seed", type=Seed, default=1, help="decides initial weights, order of data, noise, dropout")
-    compiled = "whether to use compiled code: auto, if it gives the model's own numbers; off, never; require, or stop"
+    compiled = "use compiled code: auto, if it gives the model's own numbers; off, never; require, always, or stop"
     parser.add_argument("--compiled", type=CompiledMode, default="auto", help=compiled)
     if command == "train":
         parser.add_argument("--resume", action="store_true", help="resume the run in the run folder")
@@ -225,7 +225,7 @@ def _flag_values(argv: Sequence[str], flag: str) -> list[str]:
     parser.add_argument(flag, action="append", dest="values")
     try:
         return parser.parse_known_args(argv)[0].values or []
-    except ArgumentError:  # it has no value: parsing all flags will report that
+    except ArgumentError:  # the flag has no value: parsing all flags will report that
         return []
 
 
@@ -272,7 +272,7 @@ def _reword_parser_error(parser: ArgumentParser, argv: Sequence[str], message: s
     flag = flags.get(key, f"--{key}")
     parts = [word for word in argv if word.startswith(f"{flag}.")]
     if parts and key not in {"data.splits", "data.noise", *SECTIONS}:
-        return unknown_argument_error(parser.prog, parts, flags.values())  # a part of a setting that has none
+        return unknown_argument_error(parser.prog, parts, flags.values())  # a part of a setting that has no parts
     if values := _flag_values(argv, flag):
         return _setting_type_error(flag, key, values[-1])
     if parts:
@@ -282,7 +282,7 @@ def _reword_parser_error(parser: ArgumentParser, argv: Sequence[str], message: s
 
 
 def _setting_type_error(name: str, key: str, value: Any) -> UserError:
-    """Say which kind a setting must have; the user calls it `name`."""
+    """Say what a setting must be; `name` is what the user calls it."""
     if key in SECTIONS:
         return UserError(
             f"{name} is {truncate(value)}; it must hold settings, such as {key}.{[*get_type_hints(SECTIONS[key])][-1]}"
@@ -292,7 +292,7 @@ def _setting_type_error(name: str, key: str, value: Any) -> UserError:
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType, Literal) else [hint]
     described = [TYPE_NAMES.get(kind) or TYPE_NAMES.get(get_origin(kind) or kind) for kind in kinds]
     names = [word or getattr(kind, "__name__", str(kind)) for word, kind in zip(described, kinds, strict=True)]
-    quotes = "; YAML takes on, off, yes and no for truth values, put them in quotes" if isinstance(value, bool) else ""
+    quotes = "; YAML takes on, off, yes and no for truth values; put them in quotes" if isinstance(value, bool) else ""
     return UserError(f"{name} is {truncate(value)}; it must be {' or '.join(names)}{quotes}")
 
 
@@ -302,7 +302,7 @@ def _build_run_config(settings: Namespace) -> RunConfig:
         if settings[name] == "":
             raise UserError(f"{name} is empty; give a path")
         if settings[name] is not None:
-            settings[name] = os.path.expanduser(settings[name])  # no shell does so in a file, or after =
+            settings[name] = os.path.expanduser(settings[name])  # no shell expands ~ in a file, or after =
     run_dir = settings.run_dir
     if run_dir is None:
         if not settings.config:
@@ -350,7 +350,7 @@ def _build_run_config(settings: Namespace) -> RunConfig:
 
 
 def saved_settings(run: Path) -> dict[str, Any]:
-    """The settings in a run folder, as they come out of `RunConfig.yaml_text`, which names no `data.cache_dir`.
+    """The settings in a run folder, as `RunConfig.yaml_text` gives them: without `data.cache_dir`.
 
     Raises:
         UserError: They cannot be read.

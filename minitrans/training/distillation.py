@@ -3,11 +3,11 @@
 Teachers are trained first: three in the direction of the model, and three in the opposite direction. Each translates
 the training sentences in its source language by beam search, which gives one more corpus. Students are trained on all
 of these and on the real corpus. They then agree on a translation of every source sentence, and of new source sentences
-that the backward teachers sample: from all that the students find, they choose what most students, and a backward
-teacher, think likely. The model starts from a student, and is trained on what they agreed on. No other text is used,
-and no test set is looked at.
+that the backward teachers sample: of all candidates that the students find, they choose the one that most students, and
+a backward teacher, find likely. The model starts from a student, and is trained on what they agreed on. No other text
+is used, and no test set is looked at.
 
-All of that is in a folder beside the run folder, RUN_DIR-teachers. What is there already is not made again, and an
+All of that is kept in a folder beside the run folder, RUN_DIR-teachers. What already exists is not made again, and an
 interrupted training is resumed.
 
 Sources: Kim and Rush 2016, sequence-level knowledge distillation; Nguyen et al. 2020, data diversification; Yee et al.
@@ -45,21 +45,21 @@ SEEDS = 1, 2, 3  # of the teachers in each direction, and of the students, whate
 TEACHER_STEPS, STUDENT_STEPS, MODEL_STEPS = 2 / 3, 2, 2 / 3  # of `trainer.max_steps`: a teacher need not be perfect
 FINAL_MODEL_LR_FACTOR = 1 / 2  # of `training.learning_rate`: the model starts from trained weights
 BEAM_SIZE = 5
-SAMPLING_TOP_K = 10  # likeliest tokens from which those of new sources are drawn
+SAMPLING_TOP_K = 10  # likeliest tokens from which each token of a new source is drawn
 # A model writes shorter texts than it is taught, so long targets are favoured; sources need no help.
 PENALTY_BY_DIRECTION = {"forward": 3.0, "backward": 1.0}
 VOTE_WEIGHT, BACKWARD_WEIGHT, LENGTH_WEIGHT = 2.0, 0.3, 0.4  # see `rerank_translations`
-SCORING_TOKENS = 1024  # in a batch to score, all of whose logits are held
+SCORING_TOKENS = 1024  # in a batch to score, all of whose logits are held in memory
 
 
 def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
     """Make the teachers, the students, their translations, and the model of `config`.
 
     Yields:
-        Each model's settings and scores when it has been trained.
+        The settings and scores of each model, once it has been trained.
 
     Raises:
-        UserError: A fault in the settings or the corpus, or a model that is there was trained with other settings.
+        UserError: A fault in the settings or the corpus, or an existing model was trained with other settings.
         KeyboardInterrupt: Stopped by a signal.
     """
     if config.run_dir.name in ("", ".."):  # the working folder, or one above it
@@ -67,7 +67,7 @@ def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
     folder = config.run_dir.with_name(f"{config.run_dir.name}-teachers")
     model = final_config(config, folder)
     if not is_trained(model) and is_first_process():
-        with contextlib.ExitStack() as held:  # what is wrong with its folder is said before the teachers are trained
+        with contextlib.ExitStack() as held:  # report a fault of its folder before the teachers are trained
             claim_run(with_resume_or_overwrite(model), held)
     try:
         yield from make_distillation_inputs(config, folder)
@@ -77,13 +77,13 @@ def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
 
 
 def make_distillation_inputs(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
-    """Make what the model of `config` learns from, except what is there; it yields and raises as `distill` does."""
+    """Make what the model of `config` learns from, except what already exists; yields and raises as `distill` does."""
     corpus = folder / "corpus"
     source, target = config.data.source, config.data.target
     write_train_and_valid_pairs(config, corpus)
     teachers = [f"{direction}{seed}" for seed in SEEDS for direction in PENALTY_BY_DIRECTION]
     for name in (*teachers, *(f"student{seed}" for seed in SEEDS)):
-        if not (folder / name / METADATA).is_file():  # what one that was removed has written goes too
+        if not (folder / name / METADATA).is_file():  # also remove what a removed model has written
             for text in (*corpus.glob(f"{name}.*"), *corpus.glob("agreed*")):
                 text.unlink()
     for seed in SEEDS:
@@ -124,7 +124,7 @@ def final_config(config: RunConfig, folder: Path) -> RunConfig:
 
 
 def rerank_translations(students: Sequence[Translator], backward: Translator, sources: Sequence[str]) -> list[str]:
-    """For each source the translation that the students together and a teacher of the other direction like best.
+    """For each source, the translation that the students together and a teacher of the other direction rank highest.
 
     Candidates are the BEAM_SIZE best of each student. They are ranked by a sum: the mean log-probability from the
     students that found them, VOTE_WEIGHT for each of these students, BACKWARD_WEIGHT times the log-probability that the
@@ -178,7 +178,7 @@ def write_train_and_valid_pairs(config: RunConfig, folder: Path) -> None:
     """Write the training and validation pairs as files of lines.
 
     Raises:
-        UserError: A fault in the corpus, or other pairs are there.
+        UserError: A fault in the corpus, or the folder already has other pairs.
     """
     splits = load_corpus(config.data)
     make_folder(folder, "give another --run-dir")
@@ -189,17 +189,17 @@ def write_train_and_valid_pairs(config: RunConfig, folder: Path) -> None:
             if not file.is_file():
                 write_file(file, lines)
             elif file.read_bytes() != lines.encode():
-                raise UserError(f"{file} is of another corpus; remove {folder.parent}, or give another --run-dir")
+                raise UserError(f"{file} belongs to another corpus; remove {folder.parent}, or give another --run-dir")
 
 
 def train_unless_done(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
     """Train a model, unless that has been done; an interrupted training is resumed.
 
     Yields:
-        Its settings and scores, if it has been trained.
+        Its settings and scores, if it was trained now.
 
     Raises:
-        UserError: The model that is there was trained with other settings.
+        UserError: The existing model was trained with other settings.
         SystemExit: This is one of several processes that train, and not the first: the next training starts new ones.
     """
     if is_trained(config):
@@ -210,13 +210,13 @@ def train_unless_done(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, 
         distributed.destroy_process_group()
     if not scores:
         raise SystemExit(0)
-    os.environ.clear()  # remove the variables by which this training's processes met
+    os.environ.clear()  # remove the variables by which this training's processes found each other
     os.environ.update(environment)
     yield config, scores
 
 
 def translate_unless_done(teacher: RunConfig, file: Path, output: Path, work: Callable[..., Iterable[str]]) -> None:
-    """Have a teacher translate a file, as `work` does, unless that has been done."""
+    """Have a teacher translate a file by `work`, unless that has been done."""
     if output.is_file():
         return
     translator = Translator.load(teacher.run_dir, compiled=teacher.compiled)

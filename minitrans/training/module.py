@@ -30,9 +30,9 @@ class TranslationModule(LightningModule):
     """Trains a Transformer with teacher forcing: the whole target goes in at once, and each position predicts the next.
 
     Attributes:
-        model: What is trained.
-        tgt_tokens: Target tokens, padding excluded, that the training steps of all processes have seen since the start
-            of this one.
+        model: The model that is trained.
+        tgt_tokens: Target tokens, padding excluded, that the training steps of all processes have seen since this one
+            started.
         step_loss: Loss of the last training step's batch, in nats a token, averaged as in `training_step`.
     """
 
@@ -54,7 +54,7 @@ class TranslationModule(LightningModule):
         """The smoothed loss in nats a token, averaged over the real target tokens of the batches of all processes.
 
         Returns:
-            The share of this process in it, times the number of processes: DDP averages their gradients.
+            This process's share of that loss, times the number of processes, because DDP averages their gradients.
         """
         scaled_loss, loss, n_tokens = self._scaled_and_mean_loss(batch, self.config.label_smoothing)
         self.tgt_tokens += n_tokens
@@ -85,7 +85,7 @@ class TranslationModule(LightningModule):
             lr=config.learning_rate,
             betas=(0.9, 0.98),
             weight_decay=config.weight_decay,
-            fused=self.trainer.precision != "16-mixed",  # with scaled gradients, fused leaves no moment to clip them
+            fused=self.trainer.precision != "16-mixed",  # fused unscales gradients in the step, too late to clip them
         )
         total_steps = int(self.trainer.estimated_stepping_batches)
         scheduler = LambdaLR(optimizer, lambda step: warmup_cosine(step, config.warmup_steps, total_steps))
@@ -94,14 +94,14 @@ class TranslationModule(LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Clip the norm of the whole gradient. Lightning's own refuses fused optimizers under autocast."""
+        """Clip the norm of the whole gradient. Lightning's own method refuses fused optimizers under autocast."""
         if gradient_clip_val is not None:
             torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], gradient_clip_val)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the state of the random numbers of each process, so that a resumed run drops the same elements."""
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-        checkpoint["rng_states"] = all_gather({"torch": torch.get_rng_state(), "cuda": cuda})  # nothing else draws
+        checkpoint["rng_states"] = all_gather({"torch": torch.get_rng_state(), "cuda": cuda})  # nothing else draws any
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the state of the random numbers.
@@ -116,4 +116,4 @@ class TranslationModule(LightningModule):
                 "the trainer.devices and trainer.num_nodes of the first run"
             )
         torch.set_rng_state(states[rank()]["torch"])
-        torch.cuda.set_rng_state_all(states[rank()]["cuda"][: torch.cuda.device_count()])  # fewer may be seen now
+        torch.cuda.set_rng_state_all(states[rank()]["cuda"][: torch.cuda.device_count()])  # fewer GPUs may be seen now

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-MAX_DOTS = 60  # a line with no more values has a dot at each
+MAX_DOTS = 60  # a line with more values has no dots
 PANELS = {
     "loss": {"train_loss": "training, with label smoothing", "val_loss": "valid, without"},
     "BLEU": {"val_bleu": "valid, greedy"},
@@ -15,11 +15,11 @@ PANELS = {
 
 
 def plot_training_curve(metrics: Path, kept: int) -> Figure:
-    """A panel each for loss, BLEU and learning rate by optimizer step; what has no value is left out.
+    """One panel each for loss, BLEU and learning rate by optimizer step; what has no values is left out.
 
     Args:
         metrics: A run's metrics.csv, whose steps count from 0.
-        kept: How many steps the weights that were kept had taken; a dashed line shows where.
+        kept: The number of steps after which the weights were kept; a dashed line marks it.
     """
     with metrics.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))

@@ -41,4 +41,4 @@ def precision_and_reason(setting: PrecisionSetting, accelerator: str) -> tuple[s
                     return "bf16", f"this processor multiplies bfloat16: {unit}"
             return "fp32", f"this processor is not known to multiply bfloat16: no {' or '.join(_BF16_FEATURES)}"
         case _:
-            return "fp32", f"the safe one on {device}"
+            return "fp32", f"the safe choice on {device}"

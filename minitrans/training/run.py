@@ -104,7 +104,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
 
         if trainer.is_global_zero and not config.resume:
             begin_run(config, is_there, held, tokenizer, start.source_words if start else None)
-        settings = replace(  # without what each machine may have in another place
+        settings = replace(  # without what may differ from machine to machine
             config,
             data=replace(config.data, path="."),
             training=replace(config.training, init_from=None),
@@ -133,7 +133,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
 
 
 def is_first_process() -> bool:
-    """Whether this is the one that reads and writes the run folder, as far as can be told without a Trainer."""
+    """Whether this is the process that reads and writes the run folder, as far as can be told without a Trainer."""
     rank: int = rank_zero_only.rank  # type: ignore[attr-defined]
     return rank == 0 and LightningEnvironment().node_rank() == 0
 
@@ -155,7 +155,7 @@ def _make_model(config: RunConfig, tokenizer: Tokenizer, start: Bundle | None) -
 
 
 def _rank_training_words(config: RunConfig, data: TranslationDataModule) -> dict[str, int] | None:
-    """The words that training has shown, including those of the run it started from; None if not all are known.
+    """The rank of each word seen in training, with those of the run it started from; None if not all are known.
 
     The run folder has a copy of the other run's words, because that run may be gone by now.
     """
@@ -183,14 +183,14 @@ def _score_bundle(config: RunConfig, bundle: Bundle, data: TranslationDataModule
 
 
 def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
-    """Lightning's Trainer with our loggers and callbacks; `CheckpointWriter` is called last, wherever it stands."""
+    """Lightning's Trainer with our loggers and callbacks; `CheckpointWriter` is called last, wherever it is listed."""
     _check_devices(config.trainer)
     run_dir = config.run_dir
     precision, reason = precision_and_reason(config.training.precision, config.trainer["accelerator"])
     translations = callbacks.ValidationScorer(config.compiled)
     early = EarlyStopping("val_bleu", 0.0, config.training.patience, mode="max", check_on_train_epoch_end=False)
     own: list[Callback] = [
-        translations,  # before the averaging, see there
+        translations,  # before the averaging, see `ValidationScorer`
         callbacks.WeightMovingAverage(config.training.ema_decay),
         early,
         callbacks.TrainingProgress(translations, f"precision: {precision} ({reason})"),
@@ -198,7 +198,7 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
         callbacks.LossAndRateLogger(run_dir / METRICS, every=config.trainer["log_every_n_steps"]),
         checkpoints.CheckpointWriter(run_dir / CHECKPOINTS, config.training, early),
     ]
-    tensorboard = TensorBoardLogger(  # it shows no step twice
+    tensorboard = TensorBoardLogger(  # which is to show no step twice
         run_dir, name="", version=TENSORBOARD, purge_step=checkpoints.ckpt_step(checkpoint) if checkpoint else None
     )
     try:
@@ -213,28 +213,28 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
             use_distributed_sampler=False,
             enable_model_summary=False,
         )
-    except Exception as error:  # whatever Lightning says of a device that is not there, or settings that exclude others
+    except Exception as error:  # a device that is not there, or settings that exclude each other
         raise UserError(f"trainer: {' '.join(str(error).split())}") from error
     if trainer.world_size == 1 and not is_first_process():
         raise UserError(
             "RANK, SLURM_PROCID or NODE_RANK in the environment says that this is not the first process of a training, "
-            "and there is only one; unset it, or set trainer.devices or trainer.num_nodes"
+            "but there is only one; unset it, or set trainer.devices or trainer.num_nodes"
         )
     alone = isinstance(getattr(trainer.strategy, "cluster_environment", None), LightningEnvironment)
     if trainer.num_nodes > 1 and alone and "MASTER_ADDR" not in os.environ:  # they would wait for each other for ever
         raise UserError(
-            f"trainer.num_nodes is {trainer.num_nodes}, and no MASTER_ADDR in the environment says where they meet; "
+            f"trainer.num_nodes is {trainer.num_nodes}, but no MASTER_ADDR in the environment says where they meet; "
             "set MASTER_ADDR, MASTER_PORT and NODE_RANK on each"
         )
     if isinstance(trainer.strategy, DDPStrategy):
-        # Otherwise it sums up gradients in another order after the first step of a process, resumed or not.
+        # Otherwise DDP sums up gradients in another order after the first step of a process, resumed or not.
         trainer.strategy._ddp_kwargs["find_unused_parameters"] = True
     return trainer
 
 
 def _check_devices(settings: dict[str, Any]) -> None:
     """Refuse more devices than there are."""
-    devices = settings["devices"]  # of a number, nine digits are too many already
+    devices = settings["devices"]  # nine digits of a number are too many already
     n_devices = len(devices) if isinstance(devices, list) else int(str(devices)[:9]) if str(devices).isdecimal() else 1
     gpus = 0 if settings["accelerator"] == "cpu" else torch.cuda.device_count()
     most, kind = (gpus, "accelerators") if gpus else (os.cpu_count() or 1, "cores")
@@ -281,7 +281,7 @@ def _fit(
             raise KeyboardInterrupt(f"stopped at step {trainer.global_step}{after if written else before}") from error
     except Exception as error:
         if trainer.local_rank > 0:
-            # The first reports the error and ends this process, unless only this one failed.
+            # The first process reports the error and ends this one, unless only this one has failed.
             time.sleep(REPORT_GRACE_S)
         broken = isinstance(error, RuntimeError)  # perhaps a lost connection to a process that is about to end
         if codes := _end_child_processes(trainer, REPORT_GRACE_S / 2 if broken else 0):
@@ -298,7 +298,7 @@ def _fit(
                 "checkpoint"
             ) from error
         raise
-    torch.set_num_threads(threads)  # several processes have shared them
+    torch.set_num_threads(threads)  # several processes have divided the cores among themselves
 
 
 def _end_child_processes(trainer: Trainer, patience: float = 0) -> list[int]:

@@ -30,7 +30,7 @@ def claim_run(config: RunConfig, held: contextlib.ExitStack) -> bool:
     """Tell whether there is a run already; if so, lock it until `held` ends, and remove its unfinished files.
 
     Raises:
-        UserError: What is there is not ours to touch, cannot be resumed, or is in use.
+        UserError: The existing folder is not ours to touch, cannot be resumed, or is in use.
     """
     run_dir = config.run_dir
     if config.resume and config.overwrite:
@@ -52,7 +52,7 @@ def claim_run(config: RunConfig, held: contextlib.ExitStack) -> bool:
         raise UserError("training.init_from is the run folder itself; give another --run-dir")
     for path in run_dir.rglob("*"):
         if path.is_symlink():
-            raise UserError(f"{path} is a link, and nothing is written where links lead; remove it")
+            raise UserError(f"{path} is a link, and nothing is written through links; remove it")
     held.enter_context(lock_file(run_dir / MARK_FILE))
     _remove(run_dir, [f"{name}.[0-9]*.tmp" for name in RUN_FILE_PATTERNS])  # unfinished files of a run that was killed
     return True
@@ -73,7 +73,7 @@ def is_trained(config: RunConfig) -> bool:
 
 
 def with_resume_or_overwrite(config: RunConfig) -> RunConfig:
-    """The settings that resume the training that has begun in the run folder; without one, they begin it anew."""
+    """The settings that resume the training in the run folder if it has a checkpoint, and otherwise begin it anew."""
     begun = any((config.run_dir / CHECKPOINTS).glob("step-*.ckpt"))
     return replace(config, resume=begun, overwrite=not begun)
 
@@ -92,13 +92,13 @@ def _check_resumed(config: RunConfig) -> None:
 
 
 def _differing_setting(config: RunConfig) -> str | None:
-    """The first setting that differs from the run's own, but for where it trains and what it logs; None: none does."""
+    """The first setting that differs from the run's own, except where it trains and what it logs; None if none does."""
     both = saved_settings(config.run_dir), yaml.safe_load(config.yaml_text)
     for settings in both:
         for section, name in (("data", "path"), ("training", "init_from")):  # the same, however it is spelled
             settings[section][name] = os.path.abspath(str(settings[section].get(name)))
     before, now = ({**settings["trainer"], **settings} for settings in both)
-    # Of the trainer, what decides which steps are taken.
+    # Of the trainer's settings, those that decide which steps are taken.
     steps = ("max_steps", "max_epochs", "accumulate_grad_batches", "gradient_clip_val")
     names = ("seed", "model", "tokenizer", "data", "training", "compiled", *steps)
     return next((name for name in names if before.get(name) != now[name]), None)
@@ -107,7 +107,7 @@ def _differing_setting(config: RunConfig) -> str | None:
 def begin_run(
     config: RunConfig, is_there: bool, held: contextlib.ExitStack, tokenizer: Tokenizer, words: Iterable[str] | None
 ) -> None:
-    """Begin the run folder, and replace a run that is there; `words` are those of the run it starts from.
+    """Begin the run folder, replacing any run in it; `words` are those of the run that training starts from.
 
     Raises:
         UserError: It cannot be written, or another training has begun in it meanwhile.

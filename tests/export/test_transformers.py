@@ -189,7 +189,7 @@ EXPORT_FAULTS: dict[str, tuple[Any, str]] = {
     "eps": (None, "logits differ by"),
     "a late position": (
         lambda weights: weights | {(p := "model.decoder.embed_positions.weight"): weights[p] + LATE},
-        "its positions are others",
+        "its positions are different",
     ),
 }
 
@@ -216,7 +216,7 @@ def test_what_computes_otherwise_is_refused(fault: str, tmp_path: Path, monkeypa
         monkeypatch.setattr(export_transformers, "save_tokenizer", save_broken)
     with pytest.raises(UserError) as refused:
         export(bundle, tmp_path / "engine")
-    assert f"transformers computes something else than this model: {message}" in str(refused.value)
+    assert f"transformers computes something other than this model: {message}" in str(refused.value)
     assert str(refused.value).endswith("; translate with minitrans")
     assert list(tmp_path.iterdir()) == []
 

@@ -195,7 +195,7 @@ def test_the_detected_language_is_that_of_the_run_that_knows_most_words(translat
         ({"q": "a", "source": "zh-\ud83d", "target": "zh"}, "zh is not available as a target language from zh-\ufffd"),
         ({"q": "a", "source": "zh", "target": "en"}, "en is not available as a target language from zh"),
         ({"q": "a", **EN_ZH_PARAMETERS, "format": "rtf"}, "rtf format is not supported"),
-        ({"q": "<![<>", **EN_ZH_PARAMETERS, "format": "html"}, "q is no HTML"),
+        ({"q": "<![<>", **EN_ZH_PARAMETERS, "format": "html"}, "q is not HTML"),
         ({"q": ["a", 1], **EN_ZH_PARAMETERS}, "q is not text"),
         ({"q": "a", "source": ["en"], "target": "zh"}, "missing source parameter"),
         ({"q": ["a" * 150] * 2, **EN_ZH_PARAMETERS}, "q has 301 characters, the limit is 300"),

@@ -57,5 +57,5 @@ def test_unclosed_tags_are_parsed_quickly(part: str) -> None:
 
 
 def test_a_character_reference_of_thousands_of_digits_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^q is no HTML: the number of a character has thousands of digits$"):
+    with pytest.raises(UserError, match=r"^q is not HTML: the number of a character has thousands of digits$"):
         split_html(f"a &#{'1' * 5000};")

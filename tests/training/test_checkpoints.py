@@ -315,7 +315,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_pushes_out_no_good_one(
     with caplog.at_level(logging.WARNING, "minitrans"):
         assert train(corpus, tiny_run_copy, "--resume", max_steps=200) == 0
     (warning,) = (record.getMessage() for record in caplog.records if "damaged" in record.getMessage())
-    assert warning == f"{newest} is damaged or of another version; it is passed over for the checkpoint before"
+    assert warning == f"{newest} is damaged or of another version; the checkpoint before it is used instead"
     assert_same_run(tiny_run, tiny_run_copy)
     assert saved_steps(tiny_run) == saved_steps(tiny_run_copy)
 
@@ -421,7 +421,7 @@ def test_a_full_disk_leaves_old_checkpoints(corpus: Path, tmp_path: Path, capsys
     assert saved_steps(run_dir) == [7]
     assert last_error(capsys) == (
         f"minitrans: error: cannot write {run_dir}/checkpoints/step-14.ckpt: No space left on device; "
-        "correct that, then use --resume to continue from the checkpoint before"
+        "correct that, then use --resume to continue from the previous checkpoint"
     )
 
 

@@ -52,8 +52,8 @@ GPU_FP16_MESSAGE = "precision: fp16 (this GPU has no bfloat16)"
         ("auto", "auto cpu", "", {}, CPU_FP32_MESSAGE),
         ("auto", "auto gpu cuda", "amx_bf16", {"cuda": True, "bf16": True}, GPU_BF16_MESSAGE),
         ("auto", "auto gpu cuda", "amx_bf16", {"cuda": True}, GPU_FP16_MESSAGE),
-        ("auto", "auto gpu mps", "amx_bf16", {"mps": True}, "precision: fp32 (the safe one on mps)"),
-        ("auto", "tpu", "amx_bf16", {"mps": True}, "precision: fp32 (the safe one on tpu)"),
+        ("auto", "auto gpu mps", "amx_bf16", {"mps": True}, "precision: fp32 (the safe choice on mps)"),
+        ("auto", "tpu", "amx_bf16", {"mps": True}, "precision: fp32 (the safe choice on tpu)"),
         ("auto", "cpu", "", {"cuda": True, "bf16": True}, CPU_FP32_MESSAGE),  # what is asked for, not the best there is
         ("bf16", "cpu", "", {}, "precision: bf16 (as set)"),
         ("fp32", "cpu", "amx_bf16", {}, "precision: fp32 (as set)"),
