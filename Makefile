@@ -32,25 +32,25 @@ $(RUN)/model.json: configs/en-zh.yaml $(wildcard data/en-zh/train.* data/en-zh/v
 		else echo 'settings or corpus are newer than the interrupted run: training anew' >&2; fi; fi; \
 		$(BIN)/minitrans train --config $< --run-dir $(RUN) $$how
 
-# For whoever edits the model, the short check: style, types, its tests, and the proof on a fresh model.
+# The short check, for whoever edits the model: style, types, its tests, and the proof on a fresh model.
 check: lint
 	$(PYTEST) -m "model and not slow"
 	$(BIN)/minitrans verify
 
-# All but what takes long: minutes, how many docs/training.md says.
+# All but the slow tests: it takes minutes, and docs/training.md says how many.
 test: .venv/ready
 	$(PYTEST) -m "not slow"
 
-# And that: the self-test whole, many random examples, processes that are killed and that train together.
+# The slow tests, too: the whole self-test, many random examples, processes that are killed or train together.
 test-all: .venv/ready
 	$(PYTEST) --hypothesis-profile many
 
-# Test the tests: of 2,800 small changes of the model and a sample of those around it, 95 in 100 have to make one fail.
+# Test the tests: of 2,800 small changes of the model and a sample of those around it, 95 in 100 must make a test fail.
 # About three hours.
 mutants: .venv/ready
 	$(BIN)/python scripts/dev/mutants.py
 
-# Train all models of the first table in docs/results.md, and print it: hours, and once more only what is missing of it.
+# Train all models of the first table in docs/results.md, and print it. This takes hours; again, only what is missing.
 # CORPORA: a folder that has each corpus under the name of its config; without it they come from where the configs say.
 CORPORA ?= $(wildcard ../shared/corpora)
 results: .venv/ready

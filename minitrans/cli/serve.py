@@ -13,7 +13,7 @@ from minitrans.errors import UserError
 def add_serve_flags(parser: Parser) -> None:
     """Add the flags that say what to serve, where, and within which limits."""
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders, one for each pair of languages")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: all of this machine")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: all of this machine's")
     parser.add_argument("--port", type=bounded_number(int, 0, 65535), default=5000, help="port; 0: any free port")
     chars, requests = bounded_number(int, 1, 100_000, "all wait for a long request"), bounded_number(int, 0, 2**31 - 1)
     parser.add_argument("--char-limit", type=chars, default=5000, metavar="N", help="most characters in a request")

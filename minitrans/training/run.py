@@ -155,7 +155,7 @@ def _make_model(config: RunConfig, tokenizer: Tokenizer, start: Bundle | None) -
 
 
 def _rank_training_words(config: RunConfig, data: TranslationDataModule) -> dict[str, int] | None:
-    """The rank of each word seen in training, with those of the run it started from; None if not all are known.
+    """The rank of each word seen in training, also in that of the run it started from; None if not all are known.
 
     The run folder has a copy of the other run's words, because that run may be gone by now.
     """

@@ -80,13 +80,13 @@ class Settings:
     run: Annotated[str | None, "trained run folder; without one, a model is trained on made-up sentences"] = None
     source: Annotated[str | None, "text to translate, with --run"] = None
     sentences: Annotated[int, "how many sentences to decode"] = 1000
-    single: Annotated[int, "how many of them one at a time"] = 100
-    minutes: Annotated[float, "how long it may take; rounds are as many as that allows"] = 5.0
+    single: Annotated[int, "how many of them to decode one at a time, too"] = 100
+    minutes: Annotated[float, "how long it may take; there are as many rounds as that allows"] = 5.0
     threads: Annotated[int, "CPU threads"] = torch.get_num_threads()
 
 
 class MinitransDecoder:
-    """Our translator between ids: compiled, "plain" or with "no cache"."""
+    """Our translator from ids to ids: compiled, "plain" or with "no cache"."""
 
     def __init__(self, model: Transformer, mode: str, dtype: torch.dtype = torch.float32) -> None:
         """Take the weights."""
@@ -161,7 +161,7 @@ class CTranslate2Decoder:
 
 
 def truncate_output(ids: list[int], src_len: int, config: TransformerConfig) -> list[int]:
-    """An output up to its end, and up to the limit that ours has."""
+    """Cut an output off at its end, or at the limit that ours has."""
     end = next((i for i, id_ in enumerate(ids) if id_ in (config.eos_id, config.pad_id)), len(ids))
     return ids[: min(end, length_limit(src_len, config.max_len))]
 
@@ -185,7 +185,7 @@ def convert_to_m2m100(model: Transformer) -> Any:
 
 OURS, HF, CT2 = "minitrans, float32", "Hugging Face, float32", "CTranslate2, float32"
 OURS_BF16, OURS_NO_CACHE, CT2_INT8 = "minitrans, bfloat16", "minitrans, no cache", "CTranslate2, int8"
-# By their names, what makes each a decoder of a model, with files in a folder.
+# By name, the function that makes each decoder from a model, with files in a folder.
 DECODER_BUILDERS: dict[str, Callable[[Transformer, Path], Callable[..., IdLists]]] = {
     OURS: lambda model, _: MinitransDecoder(model, "compiled"),
     OURS_BF16: lambda model, _: MinitransDecoder(deepcopy(model), "compiled", torch.bfloat16),
@@ -202,7 +202,7 @@ LENGTH_CONTENDERS = (OURS, "minitrans, plain", OURS_NO_CACHE, HF, CT2)
 
 
 def make_model_and_sources(folder: Path, budget: TimeBudget) -> tuple[Transformer, IdLists]:
-    """A model of a short training, and its training sources, with EOS."""
+    """A model that was trained briefly, and its training sources, with EOS."""
     workload = bench_train.make_workload(bench_train.Settings(batch_tokens=TRAINING_BATCH_TOKENS), folder)
     bench = BenchTrainer(bench_train.Contender(bench_train.OURS, bench_train.usable_precisions()[-1]), workload.config)
     steps = budget.repeat("training", 0.2, *MIN_MAX_TRAINING_STEPS)
@@ -214,7 +214,7 @@ def make_model_and_sources(folder: Path, budget: TimeBudget) -> tuple[Transforme
 
 
 class Timing(NamedTuple):
-    """How fast a contender is, and what it puts out."""
+    """How fast a contender is, and its outputs."""
 
     median_batch_seconds: list[float]  # of each batch, over the rounds
     outputs: IdLists
@@ -231,7 +231,7 @@ class Timing(NamedTuple):
 def time_decoders(
     decoders: dict[str, Callable[..., IdLists]], batches: Sequence[IdLists], turns: Iterable[int], beam: int = 1
 ) -> Iterator[TimingByName]:
-    """Have all decode the same batches, in random order; after every round what was found so far, by name."""
+    """Have all decode the same batches, in random order; after every round, yield the timings so far, by name."""
     shuffled = random.Random(bench_train.SEED)
     rounds = iter(turns)
     next(rounds)  # prepares memory and the matrix products of these shapes as well
@@ -251,7 +251,7 @@ def time_decoders(
 
 
 def time_batch(decode: Callable[..., IdLists], batch: IdLists, beam: int) -> tuple[float, IdLists]:
-    """Seconds that it takes, and the outputs."""
+    """Decode a batch; return the seconds that this takes, and the outputs."""
     began = time.perf_counter()
     outputs = decode(batch, beam)
     return time.perf_counter() - began, outputs
@@ -361,7 +361,7 @@ def differing_contenders(result: dict[str, Any]) -> list[str]:
 
 
 def print_comparison(result: dict[str, Any]) -> None:
-    """Print what `compare_contenders` measured, as far as it came."""
+    """Print what `compare_contenders` measured, as far as it got."""
     m, mean = result["machine"], result.get("mean_length")
     print(
         f"{m['processor']} ({' '.join(m['flags'])}), {m['threads']} threads, torch {m['torch']}, transformers "
@@ -422,7 +422,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = bench_train.print_and_get_exit_code(result, args.json, print_comparison)
     different = [] if result["interrupted"] else differing_contenders(result)
     for name in different:
-        print(f"bench_decode: {name} decodes something else than {OURS}: the speeds do not compare", file=sys.stderr)
+        print(f"bench_decode: {name} does not decode what {OURS} does: do not compare the speeds", file=sys.stderr)
     return code or bool(different)
 
 

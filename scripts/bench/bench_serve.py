@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Benchmark of `minitrans serve`: how long clients wait for a sentence, beside the same model in a plain loop.
 
-Each client asks for one sentence after the other on a connection of its own, and its Python shares the cores with the
-server. Memory is the server's resident one when the clients have ended. An answer that is neither 429 nor what
+Each client asks for one sentence after another on a connection of its own, and its Python shares the cores with the
+server. Memory is the server's resident memory when the clients have ended. An answer that is neither 429 nor what
 `translate` gives makes the exit code 1.
 """
 
@@ -34,7 +34,7 @@ class ServerProcess(NamedTuple):
     request_languages: dict[str, str]
 
     def resident_mb(self) -> float:
-        """Resident MB."""
+        """Resident memory in MB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
@@ -58,7 +58,7 @@ def running_server(run: Path, *flags: str) -> Iterator[ServerProcess]:
             assert process.stderr is not None
             address_line = next((line for line in process.stderr if "http://" in line), None)
             if address_line is None:
-                raise UserError(f"the server has not begun; see `minitrans serve {run}`")
+                raise UserError(f"the server did not start; see `minitrans serve {run}`")
             port = int(address_line.partition("127.0.0.1:")[2].split()[0])
             yield ServerProcess(process, port, {name: sizes[name] for name in ("source", "target")})
         finally:
@@ -66,7 +66,7 @@ def running_server(run: Path, *flags: str) -> Iterator[ServerProcess]:
 
 
 def ask_repeatedly(ask: Callable[[str], Reply], lines: Sequence[str], seconds: float) -> list[Reply]:
-    """What is answered to one line after the other in that time."""
+    """Ask for one line after another for so many seconds; return the replies."""
     end = time.monotonic() + seconds
     replies = []
     for line in cycle(lines):
@@ -77,7 +77,7 @@ def ask_repeatedly(ask: Callable[[str], Reply], lines: Sequence[str], seconds: f
 
 
 def run_clients(server: ServerProcess, lines: Sequence[str], n_clients: int, seconds: float) -> list[Reply]:
-    """What so many clients are answered, each from another line on; without an answer, status 0 and the reason."""
+    """The replies to all clients, each starting at another line; without an answer, status 0 and the reason."""
 
     def client(number: int) -> list[Reply]:
         first = number % len(lines)
@@ -102,7 +102,7 @@ def run_clients(server: ServerProcess, lines: Sequence[str], n_clients: int, sec
 
 
 def filter_wrong_replies(replies: Sequence[Reply], right: dict[str, str]) -> list[Reply]:
-    """Those that are neither 429 nor the right translation."""
+    """The replies that are neither 429 nor the right translation."""
     return [each for each in replies if each.status != 429 and (each.status, each.text) != (200, right[each.source])]
 
 

@@ -21,7 +21,7 @@ What is measured:
 - Peak memory: resident memory at its highest in a fresh process that makes three steps, all imports included. Here
   only ours has glibc keep freed memory.
 - Lightning: the Trainer of `minitrans train`, with its loggers, averaged weights, progress, checkpoints and loader,
-  makes every step in turn with a bare loop on the same batch. All time that does not pass in the bare loop is the
+  makes every step in turn with a bare loop on the same batch. All time spent outside the bare loop counts as the
   Trainer's; that includes fetching the batches, which the bare loop is given. Validation is left out. Checkpoints are
   included, one in each of 3 rounds of 5 to 200 steps; by default `minitrans train` makes one for every 500.
 - Losses: the same weights, batches and random seed, trained by our step and by the plain formulas (all logits,
@@ -113,7 +113,7 @@ class Settings:
     dropout: Annotated[float, "of embeddings, sub-layer outputs and hidden layers"] = 0.3
     attention_dropout: Annotated[float, "of attention weights"] = 0.1
     minutes: Annotated[
-        float, "how long it may take, with --sweep each size; rounds and steps are as many as that allows"
+        float, "how long it may take, with --sweep each size; there are as many rounds and steps as that allows"
     ] = 5.0
     threads: Annotated[int, "CPU threads"] = torch.get_num_threads()
 
@@ -128,7 +128,7 @@ SWEEP_VALUES: dict[str, Sequence[int]] = {
 
 
 class NumberTokenizer(Tokenizer):
-    """Reads made-up sentences, whose words are the ids themselves; `proto` is how many ids, in ASCII digits."""
+    """Reads made-up sentences, whose words are the ids themselves; `proto` is the number of ids, in ASCII digits."""
 
     def __init__(self, proto: bytes) -> None:
         self.proto = proto
@@ -180,7 +180,7 @@ class Workload(NamedTuple):
 
 
 def make_workload(settings: Settings, folder: Path) -> Workload:
-    """Make up or load the corpus, and cut batches from it; they need the folder's files as long as they are in use."""
+    """Make up or load the corpus, and cut batches from it, which need the folder's files as long as they are in use."""
     if settings.data is None:
         write_made_up_corpus(folder, settings)
         data_config = DataConfig(str(folder), "a", "b", settings.batch_tokens, cache_dir=str(folder / "cache"))
@@ -220,7 +220,7 @@ LossFunction = Callable[[Batch], Tensor]
 
 
 def our_model_and_loss(config: TransformerConfig) -> tuple[nn.Module, LossFunction]:
-    """Our module, and its training step as far as the loss, in the arithmetic that is set around."""
+    """Our module, and its training step as far as the loss, in the arithmetic of the autocast around it."""
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
     training, model = TrainingConfig(LEARNING_RATE, label_smoothing=LABEL_SMOOTHING), Transformer(config)
     module = TranslationModule(model, training, make_batch_loss(model, "require", torch.device("cpu"), dtype))
@@ -228,7 +228,7 @@ def our_model_and_loss(config: TransformerConfig) -> tuple[nn.Module, LossFuncti
 
 
 def pair_with_cross_entropy(model: nn.Module, config: TransformerConfig) -> tuple[nn.Module, LossFunction]:
-    """A model that gives logits, with the loss as the books have it."""
+    """A model that gives logits, with the textbook loss."""
     return model, lambda batch: cross_entropy(model(batch.src_ids, batch.tgt_in), batch, config.pad_id)
 
 
@@ -338,7 +338,7 @@ class BenchTrainer:
     """A contender with weights and an optimizer, ready to make steps."""
 
     def __init__(self, contender: Contender, config: TransformerConfig) -> None:
-        """Make the model, from the same seed for everybody."""
+        """Make the model, from the same seed for all contenders."""
         self.contender = contender
         torch.manual_seed(SEED)
         with self._autocast():
@@ -367,10 +367,10 @@ class BenchTrainer:
 def time_steps(
     benches: Sequence[BenchTrainer], batches: Sequence[Batch], rounds: Iterable[int]
 ) -> Iterator[dict[Contender, float]]:
-    """Have all make a step on a batch, in random order, then on the next.
+    """Have all contenders make a step on a batch, in random order, then on the next.
 
     Yields:
-        After every round, seconds a step of each: the mean over the batches of a round, the median over the rounds.
+        After every round, the seconds a step of each: the mean over a round's batches, the median over the rounds.
     """
     shuffled = random.Random(SEED)
     seconds: dict[Contender, list[float]] = {bench.contender: [] for bench in benches}
@@ -431,14 +431,14 @@ class AllStepsMeasuredError(Exception):
 
 
 class BareLoopTimer(Callback):
-    """Makes each step of the Trainer without it as well, and keeps the times of both apart.
+    """Repeats each step of the Trainer in a bare loop, and keeps the times of the two apart.
 
-    The bare loop is the first on a batch and the second on the next: the second is the faster one, for it finds the
+    The bare loop goes first on one batch and second on the next: whichever goes second is faster, because it finds the
     memory and the matrix products of this shape prepared.
     """
 
     def __init__(self, bench: BenchTrainer, steps: int) -> None:
-        """Take who makes the bare steps, and how many."""
+        """Take the contender that makes the bare steps, and how many to make."""
         self.bench, self.steps = bench, steps
         self.bare: list[float] = []  # seconds of each bare step
         self.trainer: list[float] = []  # and of each step of the Trainer: all time but that of the bare steps
@@ -446,7 +446,7 @@ class BareLoopTimer(Callback):
         self._waiting: list[Batch] = []
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int) -> None:
-        """Stop the Trainer's clock, and catch up with it."""
+        """Stop the Trainer's clock, and let the bare loop catch up."""
         if self._left:
             self.trainer.append(time.perf_counter() - self._left)
         done = len(self.trainer)
@@ -464,7 +464,7 @@ class BareLoopTimer(Callback):
 
 
 def lightning_efficiency(precision: str, workload: Workload, steps: int, folder: Path) -> dict[str, Any]:
-    """Compare the Trainer of `minitrans train` with a bare loop; each round is so many steps and a checkpoint.
+    """Compare the Trainer of `minitrans train` with a bare loop; each round is `steps` steps and a checkpoint.
 
     Returns:
         Milliseconds a step of both, and the speed of the Trainer over that of the bare loop; medians over the rounds.
@@ -529,7 +529,7 @@ def compare_losses_with_plain(workload: Workload, steps: Iterable[int]) -> Itera
 
 
 def usable_precisions() -> list[str]:
-    """The arithmetic that this processor has; without instructions for bfloat16 it takes many times as long."""
+    """The arithmetic that this processor has; without instructions for it, bfloat16 takes many times as long."""
     return [p for p in PRECISIONS if p != "bf16" or any(f in BF16_CPU_FLAGS for f in describe_machine()["flags"])]
 
 
@@ -678,7 +678,7 @@ def machine_and_sizes_text(result: dict[str, Any]) -> str:
 
 
 def print_comparison(result: dict[str, Any]) -> None:
-    """Print what `compare_contenders` measured, as far as it came."""
+    """Print what `compare_contenders` measured, as far as it got."""
     print(machine_and_sizes_text(result))
     print_left_out(result)
     rows = [
@@ -709,13 +709,13 @@ def print_comparison(result: dict[str, Any]) -> None:
 
 
 def print_left_out(result: dict[str, Any]) -> None:
-    """Name in one line the contenders that the processor is no match for, if any."""
+    """Name in one line the contenders that this processor cannot run fast, if any."""
     if result["left_out"]:
         print(f"left out: {', '.join(one['name'] for one in result['left_out'])} ({result['left_out'][0]['why']})\n")
 
 
 def print_sweep(result: dict[str, Any]) -> None:
-    """Print what `sweep_sizes` measured, as far as it came."""
+    """Print what `sweep_sizes` measured, as far as it got."""
     print(machine_and_sizes_text(result))
     print_left_out(result)
     rows = []
@@ -732,13 +732,13 @@ def print_sweep(result: dict[str, Any]) -> None:
 def parse_and_prepare(
     parser: Parser, argv: Sequence[str] | None, settings: type[T], peers: Iterable[str]
 ) -> tuple[argparse.Namespace, T]:
-    """Parse a flag for each field of a dataclass of settings, and others; hold this process to what they say.
+    """Parse a flag for each field of a dataclass of settings, and a few others; apply them to this process.
 
     Raises:
         UserError: A flag is wrong, or one of the `peers`, libraries, is not installed.
     """
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--isa", choices=INSTRUCTION_SETS, help="the highest instruction set, of all contenders")
+    parser.add_argument("--isa", choices=INSTRUCTION_SETS, help="the highest instruction set that contenders may use")
     hints = get_type_hints(settings, include_extras=True)
     for name, default in vars(settings()).items():
         kind = {int: positive_int, float: bounded_number(float, 0)}.get(type(default), str)

@@ -1,4 +1,4 @@
-"""Instruction sets that a program can be held to: our C++ and other libraries alike, which read these variables."""
+"""Instruction sets to which environment variables can hold a program: our C++ and the other libraries alike."""
 
 import os
 import sys
@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 
 class InstructionSet(NamedTuple):
-    """One that x86 processors have."""
+    """An instruction set of x86 processors."""
 
-    flag: str  # of the processor, that it needs; flags that come later in `MATMUL_FLAGS` are not used
-    environment: dict[str, str]  # under which no code uses more
+    flag: str  # that the processor needs; flags that come later in `MATMUL_FLAGS` are not used
+    environment: dict[str, str]  # in which no code uses more
 
 
 def _make_isa(flag: str, gxx_flags: str, aten: str, onednn: str, mkl: str, ctranslate2: str) -> InstructionSet:
@@ -30,14 +30,14 @@ INSTRUCTION_SETS = {
 
 
 def restart_with_instruction_set(name: str) -> None:
-    """Start this program again under the variables of an instruction set, unless it has them."""
+    """Start this program again with the variables of an instruction set, unless it has them already."""
     environment = os.environ | INSTRUCTION_SETS[name].environment
     if environment != os.environ:
         os.execve(sys.executable, [sys.executable, *sys.argv], environment)
 
 
 def usable_matmul_flags(cpu_flags: list[str]) -> list[str]:
-    """Those of a processor's cpu_flags in `MATMUL_FLAGS` that this program may use."""
+    """Which of a processor's flags are in `MATMUL_FLAGS` and may be used by this program."""
     for isa in INSTRUCTION_SETS.values():
         if isa.environment.items() <= os.environ.items():
             n_usable = MATMUL_FLAGS.index(isa.flag) + 1 if isa.flag in MATMUL_FLAGS else 0

@@ -1,4 +1,4 @@
-"""The time that a benchmark may take: how often it repeats what it measures, and what it says meanwhile."""
+"""The time that a benchmark may take: how often it repeats a measurement, and the progress it prints."""
 
 import signal
 import sys
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 class TimeBudget:
-    """A number of minutes; inside `with`, progress is told every few seconds, however long a measurement takes."""
+    """A number of minutes; inside `with`, progress is printed every few seconds, however long a measurement takes."""
 
     def __init__(self, name: str, minutes: float) -> None:
-        """Begin to count; `name` begins every line of progress."""
+        """Start the clock; `name` begins every line of progress."""
         self._name, self._what = name, "making ready"
         self._end = monotonic() + 60 * minutes
         self._done = threading.Event()
@@ -47,7 +47,7 @@ class TimeBudget:
         print(f"{self._name}: {what}; at most {self.seconds_left():.0f} s left", file=sys.stderr, flush=True)
 
     def repeat(self, what: str, fraction: float, least: int, most: int) -> Iterator[int]:
-        """Count from 1 while one more turn, as long as the mean of those before, fits into a share of what is left."""
+        """Count turns from 1 while one more, as long as the mean turn so far, fits into a fraction of the time left."""
         self.announce(what)
         began = monotonic()
         end = began + fraction * self.seconds_left()
@@ -59,7 +59,7 @@ class TimeBudget:
 
 
 def run_in_fresh_process(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function in a process of its own, which ends on Ctrl-C without a word."""
+    """Call a function in a process of its own, which ends silently on Ctrl-C."""
     with ProcessPoolExecutor(1, get_context("spawn"), initializer=_end_on_interrupt) as pool:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the process is ready, too
         try:

@@ -24,18 +24,18 @@ CORPUS_DIR = Path(__file__).parents[2] / "data" / "en-zh"
 N_HELD_OUT = 500  # lines left out for `valid`, as many for `test`, and pairs of line and word for `test_compositional`
 SENTENCES_PER_LINE = 11  # sentences made of a line with slots
 SENTENCES_PER_DIGIT_LINE = 24  # of a line with numbers
-COPIES_BY_LINE_KIND = {"formula": 15, "word": 8, "line": 3}  # in train of lines without slots: no other teaches them
-EXPAND_CONTRACTION_ONE_IN = 3  # of so many contracted sentences one stands there written out too: do not
-SET_PHRASES_FILE = "greetings.tsv"  # what is said always in the same words: never left out, nor what formulas.en has
-HAND_WRITTEN_SETS = ("everyday", "everyday_dev", "values", "names", "phrasebook/formulas")  # the last alone is in train
+COPIES_BY_LINE_KIND = {"formula": 15, "word": 8, "line": 3}  # in train of lines without slots, which no other teaches
+EXPAND_CONTRACTION_ONE_IN = 3  # of so many contracted sentences, one is also written out: do not
+SET_PHRASES_FILE = "greetings.tsv"  # what is always said in the same words: never left out; nor is what formulas.en has
+HAND_WRITTEN_SETS = ("everyday", "everyday_dev", "values", "names", "phrasebook/formulas")  # only the last is in train
 MIN_SLOT_WORDS_TO_HOLD_OUT = 8  # a word is left out of a line only if at least so many fill the slot
-MIN_USES_LEFT = 2  # lines that still have a word when a line with it is left out
+MIN_USES_LEFT = 2  # lines that must still have a word when a line with it is left out
 
 SLOT_PATTERN = re.compile(r"\{(\w+?)(\d?)(?:\.(\w+))?\}")
 SENTENCE_END_MARKS = ".?!"
 SENTENCE_END_PATTERN = re.compile(r"[.?!]+(?:\s+|$)")  # where a sentence ends
-CHINESE_COLUMN_NAME_PATTERN = re.compile(r"zh|m$|ta$")  # how the names of the columns begin that belong in the Chinese
-NONUNIQUE_COLUMNS = frozenset({"m", "ta", "he", "him", "his"})  # columns in which different words may be the same
+CHINESE_COLUMN_NAME_PATTERN = re.compile(r"zh|m$|ta$")  # how the names of Chinese columns begin
+NONUNIQUE_COLUMNS = frozenset({"m", "ta", "he", "him", "his"})  # columns in which different words may look alike
 WILDCARD_MARKS = "#&~"  # in a word: a digit, a capital letter, a name that nobody has, drawn anew in each sentence
 MADE_UP_NAME_WEIGHT = 130  # of a row with a made-up name: five in six names and four in five cities are made up
 
@@ -75,7 +75,7 @@ class Slot(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """What a line makes: English, its right translations, and the words (kind, English) that fill the slots."""
+    """What is made of a line: English, its right translations, and the words (kind, English) that fill the slots."""
 
     line: Line
     english: str
@@ -115,7 +115,7 @@ class StableRandom:
 
 
 def read_table(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Read the lines of a table that are no comments: their number and fields, none of them empty."""
+    """Read the lines of a table that are not comments: their number and fields, none of them empty."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -130,7 +130,7 @@ def read_table(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def check_ascii_in_chinese(where: str, zh: str, en: str) -> None:
-    """Refuse what is ASCII in Chinese, unless it is a number or copied from the English and has no stop at its end."""
+    """Refuse ASCII in Chinese, unless it is a number, or copied from the English without a stop at its end."""
     copied = re.sub(r"[ ,]", "", en)
     for run in re.findall("[ -~]+", zh):
         inside = re.fullmatch(r"[^ ].*[^ .,:;?!]|[\w~]", run) and re.search(r"[\w~]", run)
@@ -196,11 +196,11 @@ def read_phrases(folder: Path, kinds: WordsByKind) -> list[Line]:
             if first := known.get(line.english):
                 raise TableError(f"{where}: the same English is in {first.file}:{first.number}")
             known[line.english] = line
-    return sorted(known.values(), key=lambda line: line.file != SET_PHRASES_FILE)  # what these say is said so
+    return sorted(known.values(), key=lambda line: line.file != SET_PHRASES_FILE)  # these go first: their Chinese wins
 
 
 def without_contractions(en: str) -> str:
-    """Write out what is contracted: It's, don't; but not "Don't you know?", where the words change places."""
+    """Write out what is contracted: It's, don't; but not "Don't you know?", whose word order would change."""
     patterns = EXPANSIONS if "?" in en else (*NEGATION_EXPANSIONS, *EXPANSIONS)
     for pattern, full in patterns if "'" in en else ():  # most texts have no apostrophe
         en = re.sub(pattern, full, en)
@@ -209,13 +209,13 @@ def without_contractions(en: str) -> str:
 
 @cache
 def variant_key(en: str) -> str:
-    """Reduce an English text to what its variants have in common: its words, small and written out."""
+    """Reduce an English text to what its variants have in common: its words, in lower case and written out."""
     text = without_contractions(SENTENCE_END_PATTERN.sub(" ", en.replace("’", "'")).lower())
     return " ".join(re.sub(r"[^\w\s]", "", text.replace("can not", "cannot")).split())
 
 
 def word_set(en: str) -> set[str]:
-    """List the words of an English text, small and written out."""
+    """List the words of an English text, in lower case and written out."""
     return set(variant_key(en).split())
 
 
@@ -225,7 +225,7 @@ def digit_words(en: str) -> set[str]:
 
 
 def sentence_run_keys(en: str) -> set[str]:
-    """Give the keys of all sentences, and of all sentences in a row, of a text."""
+    """Give the keys of all sentences of a text, and of all runs of consecutive sentences."""
     parts = [part for part in SENTENCE_END_PATTERN.split(en) if part]
     return {variant_key(" ".join(parts[i:j])) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)}
 
@@ -255,7 +255,7 @@ class SlotFiller:
         raise TableError(f"{kind}.tsv:1: too few words for a line with two slots")
 
     def _fill_wildcards(self, row: dict[str, str]) -> dict[str, str]:
-        """Put drawn signs for the marks of a row: for the first `#` of all columns the same digit, and so on."""
+        """Replace the marks of a row by drawn characters: the first `#` of all columns by the same digit, and so on."""
         for mark in WILDCARD_MARKS:
             while any(mark in text for text in row.values()):
                 sign = self._draw.pick_for_wildcard(mark)
@@ -280,7 +280,7 @@ class SlotFiller:
         return Pair(line, en, tuple(dict.fromkeys(zh)), frozenset((kind, row["en"]) for (kind, _), row in rows.items()))
 
     def fill_often(self, line: Line) -> list[Pair]:
-        """Fill a line several times, with different words where there are as many."""
+        """Fill a line several times, with different words where there are enough."""
         often = SENTENCES_PER_DIGIT_LINE if line.file.startswith("digits") else SENTENCES_PER_LINE
         filled = (self.fill(line) for _ in range(often if "{" in line.english else 1))
         pairs = {pair.english: pair for pair in filled}
@@ -308,7 +308,7 @@ def hold_out_lines(draw: StableRandom, lines: Sequence[Line], kinds: WordsByKind
 
 
 def hold_out_words(draw: StableRandom, lines: Sequence[Line], filler: SlotFiller, left_out: set[str]) -> list[Pair]:
-    """Choose lines and a word for each, no value to copy, that train is not to show in it; some more than needed."""
+    """Choose lines and a word for each, not a value to copy, that train must not show in it; a few more than needed."""
     chosen: list[Pair] = []
     for line in draw.shuffled(line for line in lines if "{" in line.english):
         pair = filler.fill(line)
@@ -323,7 +323,7 @@ def hold_out_words(draw: StableRandom, lines: Sequence[Line], filler: SlotFiller
 def make_train_split(draw: StableRandom, pairs_by_line: PairsByLine, formulas: Set[str]) -> list[tuple[str, str]]:
     """Make what to train on: the pairs of each line, those without slots several times."""
     pairs = list(chain.from_iterable(pairs_by_line.values()))
-    train = {pair.english: pair.translations[0] for pair in reversed(pairs)}  # of two with one text the first counts
+    train = {pair.english: pair.translations[0] for pair in reversed(pairs)}  # of two with the same text the first wins
     again: list[tuple[str, str]] = []
     for pair in (pair for pair in pairs if not pair.slot_words and train[pair.english] == pair.translations[0]):
         formula = pair.line.file == SET_PHRASES_FILE or variant_key(pair.english) in formulas
@@ -366,20 +366,20 @@ def write_corpus(folder: Path, splits: Splits) -> None:
 
 
 def print_pairs_of_line(name: str, lines: Sequence[Line], kinds: WordsByKind, seed: int) -> None:
-    """Print what a line, named as FILE:LINE, makes."""
+    """Print the pairs that are made of a line, named as FILE:LINE."""
     draw, chosen = StableRandom(seed), [line for line in lines if f"{line.file}:{line.number}" == Path(name).name]
     if not chosen:
-        raise TableError(f"{name}: no line of the phrasebook")
+        raise TableError(f"{name}: not a line of the phrasebook")
     for pair in SlotFiller(draw, kinds, lines).fill_often(chosen[0]):
         print(pair.english, *pair.translations, sep="\t")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the corpus, or show what a line makes; return 0, or 2 if a table has a mistake or a file cannot be used."""
+    """Write the corpus, or show a line's pairs; return 0, or 2 if a table has a mistake or a file cannot be used."""
     parser = argparse.ArgumentParser(description="Write the English-Chinese corpus.")
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--out", type=Path, metavar="DIR", help="folder to write to")
-    action.add_argument("--show", metavar="FILE:LINE", help="print what a line of the phrasebook makes")
+    action.add_argument("--show", metavar="FILE:LINE", help="print the pairs made of a line of the phrasebook")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="seed of the random choices (default: 1)")
     arguments = parser.parse_args(argv)
     try:

@@ -15,7 +15,7 @@ from minitrans.training.config import parse_config
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG_FILE = "configs/en-zh.yaml"
 PAGE_FILE = ROOT / "docs" / "architecture.md"
-BATCH_LETTER_BY_SIZE = {2: "B", 7: "S", 5: "T"}  # of the batch; the model has none of them
+BATCH_LETTER_BY_SIZE = {2: "B", 7: "S", 5: "T"}  # of the batch; the model has no such size
 SHOWN_MODULE_CLASSES = nn.Embedding, nn.LayerNorm, MultiHeadAttention, FeedForward, nn.Linear
 INTRODUCTION = f"""
 # The architecture

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""minitrans on ARM (aarch64) without such a machine: emulated by QEMU, its C++ compiled by a cross compiler.
+"""Checks minitrans on ARM (aarch64) without an ARM machine: emulated by QEMU, its C++ compiled by a cross compiler.
 
 `arm.py runs/en-zh` sets up build/arm, once: Debian's Python for ARM, and the packages of constraints.txt. There it runs
-what `CHECKS` names; the run's translations have to be those of this machine. build/arm/bin/python is a Python as any
-other, only far slower: `build/arm/bin/python -m minitrans ...`.
+what `CHECKS` names; the run's translations have to be those of this machine. build/arm/bin/python is a Python like
+any other, only far slower: `build/arm/bin/python -m minitrans ...`.
 """
 
 import argparse
@@ -20,16 +20,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ARM_DIR = ROOT / "build" / "arm"
-PACKAGE_BY_TOOL = {  # and the packages of Debian that have them
+PACKAGE_BY_TOOL = {  # the programs needed, and the packages of Debian that have them
     "qemu-aarch64-static": "qemu-user-static",
     "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
     "debootstrap": "debootstrap",
     "dpkg-deb": "dpkg",
 }
 DEBIAN_RELEASE, PYTHON_VERSION = "bookworm", "3.11"  # of Debian, and of its Python
-TORCH_VERSION = "2.10.0"  # that of constraints.txt wants CUDA's libraries on ARM
+TORCH_VERSION = "2.10.0"  # the version in constraints.txt wants CUDA's libraries on ARM
 WRAPPER_SCRIPTS = {
-    # A cross compiler knows no native processor. This one has no SVE: code for that has not been run.
+    # A cross compiler knows no native processor. Neoverse N1 has no SVE: code for that is not run.
     "c++": """#!/bin/sh
 for word; do
     shift
@@ -38,7 +38,7 @@ for word; do
 done
 exec aarch64-linux-gnu-g++ "$@"
 """,
-    # It is called by its own name, which Python starts again where a program wants more processes.
+    # QEMU is called by this script's name, which Python starts again if a program wants more processes.
     "python": f"""#!/bin/sh
 unset CXX
 arm='{ARM_DIR}'
@@ -79,7 +79,7 @@ def make_arm_environment() -> None:
     (packages / "minitrans.pth").write_text(f"{ROOT}\n")
     (ARM_DIR / "pyvenv.cfg").write_text(f"home = {root}/usr/bin\n")
     (ARM_DIR / "bin").mkdir()
-    for name, script in WRAPPER_SCRIPTS.items():  # python is the last one: where it is, all is
+    for name, script in WRAPPER_SCRIPTS.items():  # python is the last one: if it is there, all are
         path = ARM_DIR / "bin" / name
         path.write_text(script)
         path.chmod(0o755)
@@ -101,15 +101,15 @@ def run_check(check: str, run: Path) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Set up what is not there, and run the checks; 0 if all pass."""
+    """Set up what is missing, and run the checks; return 0 if all pass."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("run", nargs="?", type=Path, default=ROOT / "runs" / "en-zh", help="that translates")
+    parser.add_argument("run", nargs="?", type=Path, default=ROOT / "runs" / "en-zh", help="run folder that translates")
     parser.add_argument("--only", nargs="+", choices=CHECKS, default=list(CHECKS), help="which checks")
     args = parser.parse_args(argv)
     if lacking := {tool: package for tool, package in PACKAGE_BY_TOOL.items() if not shutil.which(tool)}:
         sys.exit(f"arm.py: no {', '.join(lacking)} here; apt-get install {' '.join(lacking.values())}")
     if "translate" in args.only and not (args.run / "model.json").is_file():
-        sys.exit(f"arm.py: {args.run} is no run; `make demo` trains one")
+        sys.exit(f"arm.py: {args.run} is not a run folder; `make demo` trains one")
     failed = False
     try:
         if not (ARM_DIR / "bin" / "python").is_file():

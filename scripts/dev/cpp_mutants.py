@@ -53,13 +53,13 @@ EQUIVALENT_MUTANTS = {
 
 
 def code_alone(source: str) -> str:
-    """The source with blanks in the place of comments, texts and directives."""
+    """The source with blanks in place of comments, strings and directives."""
     pattern = r"//[^\n]*|/\*.*?\*/|\"[^\"\n]*\"|^#(?:[^\n\\]|\\\n|\\.)*"
     return re.sub(pattern, lambda match: re.sub(r"[^\n]", " ", match[0]), source, flags=re.DOTALL | re.MULTILINE)
 
 
 def possible_changes(code: str) -> Iterator[tuple[int, int, str]]:
-    """What may be replaced, from where to where, and by what."""
+    """Where each possible change begins and ends, and what it puts there."""
     for match in _TOKEN_PATTERN.finditer(code):
         for other in TOKEN_REPLACEMENTS[match[0]].split():
             yield *match.span(), f" {other} " if match[0][0] == " " else other
@@ -84,7 +84,7 @@ def make_mutants(file: str, source: str) -> Iterator[Mutant]:
 
 
 def copy_package(folder: Path, mutant: Mutant | None = None) -> Path:
-    """Make a copy of the package in a folder, perhaps with a mutant in it, that compiles quickly; return its C++'s."""
+    """Copy the package into a folder, perhaps with a mutant in it, to compile quickly; return the folder of its C++."""
     shutil.copytree(ROOT / "minitrans", folder / "minitrans")
     for path in (folder / COMPILED_DIR).glob("*.py"):
         path.write_text(path.read_text(encoding="utf-8").replace('"-O3"', '"-O1"'), encoding="utf-8")
@@ -94,7 +94,7 @@ def copy_package(folder: Path, mutant: Mutant | None = None) -> Path:
 
 
 def compile_to_object_bytes(folder: Path, changed: str = "") -> dict[str, bytes] | None:
-    """What the compiler makes of those files in a folder that a change of one concerns; None where it refuses one."""
+    """Compile the files in a folder that a change of one of them affects; None if one does not compile."""
     compiled = {}
     for path in sorted(folder.glob(changed if changed.endswith(".cpp") else "*.cpp")):
         output = folder / "object.o"
@@ -105,7 +105,7 @@ def compile_to_object_bytes(folder: Path, changed: str = "") -> dict[str, bytes]
 
 
 def tests_pass(folder: Path, file: str) -> bool:
-    """Whether all tests pass on a copy of the package, those first that are named as the changed file is."""
+    """Whether all tests pass on a copy of the package; those named after the changed file run first."""
     tests = sorted(TESTS_DIR.glob("test_*.py"), key=lambda path: file.split(".")[0] not in path.name)
     options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "mutants", "--hypothesis-profile", "mutants",
                "-k", "not lesser_processors and not compiled_once"]  # fmt: skip  # which compile again

@@ -27,7 +27,7 @@ TEST_PATHS = ["tests/model", "tests/compiled", "tests/verify", "tests/test_model
 BRIEF_TEST_PATHS = ["tests/compiled/test_probe.py", "tests/compiled/test_stepper.py"]
 PYTEST_ARGUMENTS = ["-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
 PYTEST_ARGUMENTS += ["-m", "not slow"]
-PYTEST_ARGUMENTS += ["-p", "no:faulthandler"]  # it would take the signal that the tile unit in software lives by
+PYTEST_ARGUMENTS += ["-p", "no:faulthandler"]  # it would take the signal that the tile unit in software needs
 TRAIN_ARGUMENTS = ["train", "--config", "configs/en-zh.yaml", "--trainer.max_steps", "20"]
 TRAIN_ARGUMENTS += ["--trainer.val_check_interval", "20"]
 TRAIN_ARGUMENTS += ["--trainer.limit_val_batches", "1", "--data.batch_tokens", "256", "--model.n_layers", "1"]
@@ -35,7 +35,7 @@ SOFT_BFLOAT16_CXX = f"g++ -O1 --include={shlex.quote(f'{ROOT}/tests/compiled/bfl
 SANITIZER_FLAGS = "-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all"
 
 
-# Each setting: what /proc/cpuinfo has to name for it, and the environment.
+# Each setting: the flag in /proc/cpuinfo that it needs, and its environment.
 CPU_FLAG_AND_ENV_BY_SETTING: dict[str, tuple[str, dict[str, str]]] = {
     "as it is": ("", {}),
     "one thread": ("", {"OMP_NUM_THREADS": "1"}),
@@ -54,7 +54,7 @@ CPU_FLAG_AND_ENV_BY_SETTING: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def preload_environment(setting: str, folder: Path) -> dict[str, str]:
-    """The libraries that a setting wants to be loaded before all others."""
+    """The environment that preloads the libraries that a setting needs."""
     if setting == "amx in software":
         library = folder / "tile_unit.so"
         subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, "tests/compiled/tile_unit.c"], check=True)
@@ -81,7 +81,7 @@ def missing_requirement(setting: str) -> str:
 
 
 def commands(setting: str, brief: bool, folder: Path) -> dict[str, list[str]]:
-    """What is run, by its name."""
+    """The commands to run, by name."""
     proof = {"verify": ["-m", "minitrans", "verify"]}
     if brief:
         return {"tests": [*PYTEST_ARGUMENTS, *BRIEF_TEST_PATHS], **proof}
@@ -98,7 +98,7 @@ def commands(setting: str, brief: bool, folder: Path) -> dict[str, list[str]]:
 
 
 def list_setting_failures(setting: str, brief: bool) -> list[str]:
-    """Run all of a setting; the names of what failed, of which the output is shown."""
+    """Run all commands of a setting; show the output of those that fail, and return their names."""
     failed = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -114,9 +114,9 @@ def list_setting_failures(setting: str, brief: bool) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Try the settings; 0 if nothing failed in any."""
+    """Try the settings; return 0 if nothing failed in any."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("setting", nargs="*", help=f"which: {', '.join(CPU_FLAG_AND_ENV_BY_SETTING)}; all without one")
+    parser.add_argument("setting", nargs="*", help=f"which: {', '.join(CPU_FLAG_AND_ENV_BY_SETTING)}; default: all")
     parser.add_argument("--brief", action="store_true", help="the probe's and the decoder's tests, and verify alone")
     args = parser.parse_args(argv)
     if unknown := [name for name in args.setting if name not in CPU_FLAG_AND_ENV_BY_SETTING]:

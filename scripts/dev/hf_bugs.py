@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Published bugs of caches in old releases of `transformers`: whether the checks of anyone's model catch them.
+"""Published bugs of caches in old releases of `transformers`: whether the checks for any model catch them.
 
 It writes docs/history.md from hf_bugs.yaml: two minutes on two free cores, and ten the first time, to install
 some fifteen releases (100 MB each, from the package registry), which a `--releases` folder keeps. Each release is put
-in a folder of its own, before the installed packages on PYTHONPATH, and run with the torch that is there. Code 1: a bug
-is missed without a reason, or its reason is given though it is caught.
+in a folder of its own, before the installed packages on PYTHONPATH, and run with the installed torch. Exit code 1: a
+bug is missed without a reason, or has a reason though it is caught.
 
-The checks know no bug. They run on a small random model of the architecture, through the cache that the release makes
-by itself, or that the list names; what they say of the release with the bug is compared with what they say of the one
-with the fix.
+The checks know none of the bugs. They run on a small random model of the architecture, through the cache that the
+release makes by itself, or that the list names; what they report on the release with the bug is compared with what they
+report on the one with the fix.
 """
 
 import argparse
@@ -44,18 +44,18 @@ class Bug(NamedTuple):
     """A published bug."""
 
     issues: list[int]  # numbers of the issue and the pull request
-    what: str  # was wrong
+    what: str  # what was wrong
     architecture: str  # as `transformers` calls it
     bad: str  # a release that has it
     fixed: str  # one that does not
     settings: dict[str, Any]  # of the small model
     cache: str = ""  # its class, where the release has it; else, or if empty, what the model makes by itself
-    dtype: str = "float64"  # that it is measured in, unless a release cannot compute in that
+    dtype: str = "float64"  # in which it is measured; another where a release cannot compute in it
     missed: str = ""  # why it is not caught; empty if it is
 
 
 class Outcome(NamedTuple):
-    """What a check said; `measured` is None where it was not offered."""
+    """What a check reported; `measured` is None where the check was not offered."""
 
     measured: float | None
     passed: bool
@@ -68,7 +68,7 @@ class Outcome(NamedTuple):
 
 
 class AnyReleaseModel(CachedModel[list[Any]]):
-    """A model of any release: no more is asked of its interface than has been there for years."""
+    """A model of any release; it uses only what the interface has had for years."""
 
     refusal = Exception  # the caches refuse, each in its own way
 
@@ -94,12 +94,12 @@ class AnyReleaseModel(CachedModel[list[Any]]):
         }
 
     def encode(self, src_ids: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """What the encoder gives, and the mask."""
+        """The encoder's output, and the mask."""
         output = self.model.get_encoder()(input_ids=src_ids, attention_mask=src_mask.long(), return_dict=True)
         return output.last_hidden_state, src_mask.long()
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
-        """Without a cache."""
+        """The logits without a cache."""
         return [self._call_model(memory, tokens, mask, use_cache=False).logits]
 
     def new_cache(self, memory: Any, n_rows: int, capacity: int) -> list[Any]:
@@ -120,7 +120,7 @@ class AnyReleaseModel(CachedModel[list[Any]]):
         return [cache, memory, None, 0]
 
     def feed(self, tokens: Tensor, cache: list[Any], mask: Tensor | None = None) -> list[Tensor]:
-        """With the cache; those with cache_params want the mask of what is fed, others that of all so far."""
+        """The logits with the cache; models with cache_params take the mask of what is fed, others of all so far."""
         hf_cache, memory, seen, fed = cache
         options: dict[str, Any] = {"use_cache": True, self._name: hf_cache}
         now = mask if tokens.size(1) > 1 else None
@@ -145,7 +145,7 @@ class AnyReleaseModel(CachedModel[list[Any]]):
         return self.model(tokens, return_dict=True, **options)
 
     def select_rows(self, cache: list[Any], rows: Tensor) -> list[Any]:
-        """As beam search does: by the cache's own method, or the model's."""
+        """Select rows as beam search does: by the cache's own method, or the model's."""
         hf_cache, memory, seen, fed = cache
         if hasattr(hf_cache, "reorder_cache"):
             hf_cache.reorder_cache(rows)
@@ -154,7 +154,7 @@ class AnyReleaseModel(CachedModel[list[Any]]):
         return [hf_cache, memory and tuple(x[rows] for x in memory), seen if seen is None else seen[rows], fed]
 
     def drop_last(self, cache: list[Any], n: int) -> list[Any]:
-        """By `crop`, where the cache does not say that it cannot."""
+        """Drop tokens by `crop`, unless the cache says that it cannot."""
         hf_cache, memory, seen, fed = cache
         if not getattr(hf_cache, "is_croppable", hasattr(hf_cache, "crop")):
             raise NotOfferedError("its cache cannot be cropped")
@@ -162,17 +162,17 @@ class AnyReleaseModel(CachedModel[list[Any]]):
         return [hf_cache, memory, seen if seen is None else seen[:, :-n], fed - n]
 
     def embedding(self) -> nn.Module:
-        """That of a decoder alone."""
+        """The input embedding, of a decoder-only model by the model's own method."""
         return super().embedding() if self.has_source else self.model.get_input_embeddings()
 
 
 def read_bugs(path: Path = BUGS_FILE) -> list[Bug]:
-    """The list."""
+    """Read the list of bugs."""
     return [Bug(**bug) for bug in yaml.safe_load(path.read_text(encoding="utf-8"))["bugs"]]
 
 
 def run_checks_on_bug(bug: Bug) -> dict[str, Outcome]:
-    """What each check says of a small random model in the release that is imported."""
+    """What each check reports on a small random model in the release that is imported."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -195,7 +195,7 @@ def run_checks_on_bug(bug: Bug) -> dict[str, Outcome]:
 
 
 def measure_in_release(release: str, bugs: Sequence[Bug], releases_dir: Path) -> list[dict[str, Outcome]]:
-    """The same of each bug in a release, which is installed where it is not yet."""
+    """Run the checks on each of some bugs in a release, which is installed first if need be."""
     folder = releases_dir / release
     if not (folder / "installed").exists():
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", str(folder)]
@@ -261,7 +261,7 @@ def render_page(rows: Sequence[tuple[Bug, Mapping[str, Outcome], Mapping[str, Ou
 
 
 def unexpected_outcomes(rows: Sequence[tuple[Bug, Mapping[str, Outcome], Mapping[str, Outcome]]]) -> Iterator[str]:
-    """What is missed without a reason, or has one without being missed."""
+    """The bugs that are missed without a reason, or have a reason without being missed."""
     for bug, bad, fixed in rows:
         if bool(catching_checks(bad, fixed)) == bool(bug.missed):
             yield f"{bug.architecture} {bug.issues}: {'caught, but said to be missed' if bug.missed else 'missed'}"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The survey of Hugging Face's architectures: every check of anyone's model on a small random model of each.
+"""The survey of Hugging Face's architectures: every check for any model, on a small random model of each.
 
-It writes docs/survey.md, in ten minutes of two cores. What is not exact has to be explained in survey_notes.yaml,
-which was written after each had been looked into. Code 1: something is not explained, an explanation explains nothing,
-or a fault put around a model is caught by no check.
+It writes docs/survey.md, in ten minutes on two cores. What is not exact has to be explained in survey_notes.yaml,
+whose notes were written after each case was looked into. Exit code 1: something is not explained, a note explains
+nothing, or a fault put around a model is caught by no check.
 """
 
 import argparse
@@ -28,11 +28,11 @@ from minitrans.cachecheck.measurement import Caught, Result, dtype_tolerance, to
 
 NOTES_FILE = Path(__file__).with_name("survey_notes.yaml")
 PAGE_FILE = Path(__file__).resolve().parents[2] / "docs" / "survey.md"
-MAX_SHOWN = 5  # checks that fail which are named; of more the rest is counted
+MAX_SHOWN = 5  # failing checks that are named; the others are counted
 
 
 class Entry(NamedTuple):
-    """What is measured."""
+    """An architecture to measure."""
 
     name: str
     architecture: str  # as `transformers` calls it
@@ -131,7 +131,7 @@ def check_entry(entry: Entry) -> Finding:
 
 
 def failure_keys(finding: Finding) -> Iterator[tuple[str, str]]:
-    """What of an entry wants an explanation: each check that fails, and each fault that nothing caught."""
+    """What needs an explanation in an entry: each check that fails, and each fault that nothing caught."""
     yield from ((finding.entry.name, result.id) for result in finding.clear_failures)
     yield from ((finding.entry.name, fault.id) for fault in finding.fault_results if not fault.caught_by)
 

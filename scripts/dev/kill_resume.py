@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for step in steps:
                 process = start_or_resume_run(run_dir, args.steps, args.flags)
                 while newest_step(run_dir) < step and process.poll() is None:
-                    with contextlib.suppress(subprocess.TimeoutExpired):  # a pipe that nobody reads becomes full
+                    with contextlib.suppress(subprocess.TimeoutExpired):  # a pipe that nobody reads fills up
                         process.communicate(timeout=0.005)
                 time.sleep(rng.uniform(0, 0.5))
                 kill_random_process(rng, process)
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def start_or_resume_run(run_dir: Path, steps: int, flags: Sequence[str]) -> "subprocess.Popen[str]":
-    """Begin a run, or go on with it if it has come to a checkpoint."""
+    """Begin a run, or go on with it if it has a checkpoint."""
     settings = {
         "run-dir": run_dir,
         "data.path": CORPUS_DIR,
@@ -93,7 +93,7 @@ def start_or_resume_run(run_dir: Path, steps: int, flags: Sequence[str]) -> "sub
 
 
 def kill_random_process(rng: random.Random, process: "subprocess.Popen[str]") -> None:
-    """Kill the run's first process, or one of those that it has started, of which Linux tells."""
+    """Kill the run's first process, or one of those that it has started, which Linux lists."""
     path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     started = path.read_text().split() if path.exists() else []
     victim = rng.choice([process.pid, *map(int, started)])
@@ -108,14 +108,14 @@ def newest_step(run_dir: Path) -> int:
 
 
 def wait_for_success(process: "subprocess.Popen[str]") -> None:
-    """Wait for the end of a run, which has to be a good one."""
+    """Wait for the end of a run; exit if it has failed."""
     _, err = process.communicate()
     if process.returncode:
         sys.exit(f"a run has failed:\n{err}")
 
 
 def file_digests(run_dir: Path) -> list[str]:
-    """SHA-256 of what is compared."""
+    """SHA-256 of the files that are compared."""
     return [hashlib.sha256((run_dir / name).read_bytes()).hexdigest() for name in COMPARED_FILES]
 
 

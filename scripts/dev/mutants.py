@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Mutation testing: change one expression or statement, run the tests, and see whether they notice.
 
-First the quick tests run once, and it is noted which of them execute which line; each mutant then meets those that
+First the quick tests run once, to record which of them execute which line; each mutant is then tested by those that
 execute its line. No mutant is written to disk. The process imports the libraries once and forks a child for each one,
-which imports the mutated module in place of the one in the package. A mutant of the model's takes about a second of a
-core, one of what trains, translates and reads data five. Of a module that is not the model's a sample is tested, always
-the same, unless `--sample` says otherwise. The C++ has cpp_mutants.py.
+which imports the mutated module in place of the one in the package. A mutant of the model takes about a second of a
+core, one of what trains, translates and reads data five. Of other modules than the model's, only a sample is tested,
+always the same one, unless `--sample` says otherwise. The C++ has cpp_mutants.py.
 """
 
 import argparse
@@ -44,7 +44,7 @@ MIN_SCORE = 0.95  # share of the mutants that the tests have to notice, the equi
 
 
 def qualify_modules(folder: str, names: str) -> list[str]:
-    """The modules of a folder."""
+    """Names of modules, qualified by their folder."""
     return [f"{folder}.{name}" for name in names.split()]
 
 
@@ -71,7 +71,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],  # a busy machine kills no mutants
 )
 
-# Nothing that a verdict has no use for: the start of pytest takes longer than most tests.
+# Nothing that a verdict does not need: pytest takes longer to start than most tests take.
 # Tests that start processes of their own test the code on the disk, and a sabotage of compiled code looks for its lines
 # there; tests that compile for lesser processors take long.
 PYTEST_OPTIONS = ["-x", "--tb=no", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:anyio", "--timeout=0",
@@ -184,10 +184,10 @@ EQUIVALENT_MUTANTS = {
         "if mode >= 'require':": "off never gets there, and auto comes before it",
     },
     "compiled.library": {
-        **{f"CXX_FLAGS = {['-std=c++17', *flags]}": "as right, and slower" for flags in without_one(
+        **{f"CXX_FLAGS = {['-std=c++17', *flags]}": "as correct, only slower" for flags in without_one(
             ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"]
         )},
-        **{f"CXX_FLAGS += {flags}": "as right, and slower" for flags in (
+        **{f"CXX_FLAGS += {flags}": "as correct, only slower" for flags in (
             "['-mcpu=native']",
             "['-march=native'] if platform.machine() == 'x86_64' else ['-mcpu=native']",
             "['-mprefer-vector-width=512'] if platform.machine() == 'x86_64' else ['-mcpu=native']",
@@ -197,7 +197,7 @@ EQUIVALENT_MUTANTS = {
         "compiler = shlex.split(command) or list(filter(shutil.which, ('c++', 'clang++', 'g++')))[:1]":
             "c++ is one of them",
         **{f"parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, {rest}]":
-            "any key of the same things serves" for rest in (
+            "any key made of the same parts will do" for rest in (
             "_cpu_features(), compiler, platform.libc_ver()",
             "compiler, platform.libc_ver(), _cpu_features()",
         )},
@@ -214,14 +214,14 @@ EQUIVALENT_MUTANTS = {
             "no file has both",
     },
     "compiled.probe._small_model": {
-        "parameter.add_(torch.randn_like(parameter), alpha=0.05)": "any random numbers serve",
+        "parameter.add_(torch.randn_like(parameter), alpha=0.05)": "any random numbers will do",
     },
     "compiled.probe.paired_training_results": {
         "with torch.autocast('cpu', enabled=own and dtype == torch.bfloat16):": "that is autocast's dtype",
         "yield from zip(names, other_gradients, gradients, strict=True)": "a difference has no direction",
     },
     "compiled.probe._neutral_modes": {
-        "torch.manual_seed(0)": "any random numbers serve",
+        "torch.manual_seed(0)": "any random numbers will do",
     },
     "compiled.training._draw_dropout": {
         "return _Dropout(draw_seed() if dropped else -1, dropped)": "where nothing is dropped no seed is used",
@@ -323,12 +323,12 @@ EQUIVALENT_MUTANTS = {
         "keep = going": "a list serves as an index",
         "keep = torch.tensor(going)": "the tests have no device but the CPU",
         # Rows as short as those of the tests are sorted stably in any case.
-        "log_probs, order = (x[:, :2 * beam] for x in totals.sort(descending=True))": "equals keep their order",
+        "log_probs, order = (x[:, :2 * beam] for x in totals.sort(descending=True))": "ties keep their order",
         "log_probs, order = (x[:, :2 * beam] for x in totals.sort(descending=True, stable=False))":
-            "equals keep their order",
-        "going_on = log_probs.masked_fill(ended, -torch.inf).sort(descending=True)": "equals keep their order",
+            "ties keep their order",
+        "going_on = log_probs.masked_fill(ended, -torch.inf).sort(descending=True)": "ties keep their order",
         "going_on = log_probs.masked_fill(ended, -torch.inf).sort(descending=True, stable=False)":
-            "equals keep their order",
+            "ties keep their order",
     },
     "training.module.TranslationModule.setup": {
         "if True:": "one process alone may draw other random numbers too",
@@ -349,9 +349,9 @@ OPERATOR_REPLACEMENTS = {
     "LShift": "RShift",
 }  # fmt: skip
 COMMUTATIVE_OPERATORS = (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr, ast.BitXor)
-SYMMETRIC_FUNCTIONS = ("max", "min", "promote_types", "transpose")  # of whose arguments the order does not matter
+SYMMETRIC_FUNCTIONS = ("max", "min", "promote_types", "transpose")  # the order of their arguments does not matter
 
-# Names that are easily taken for each other: each is replaced by the others of its group.
+# Names that are easily confused: each is replaced by the others of its group.
 CONFUSABLE_NAMES = """
     min max, any all, sin cos, exp log, argmax argmin, ones_like zeros_like, zeros_ ones_, float32 float64,
     xavier_uniform_ xavier_normal_, softmax log_softmax, ValueError TypeError, causal_mask padding_mask,
@@ -362,7 +362,7 @@ CONFUSABLE_NAMES = """
     src_ids tgt_ids tgt_in, src_embedding tgt_embedding output, encoder decoder, EncoderLayer DecoderLayer,
     pad_id bos_id eos_id, rows keep
 """
-NON_OPERAND_NAMES = {"torch", "math", "nn", "F", "self"}  # of a call g.f(x) with such a g, x is left; else g
+NON_OPERAND_NAMES = {"torch", "math", "nn", "F", "self"}  # a call g.f(x) becomes x if g is one of these, else g
 
 Node = TypeVar("Node", bound=ast.AST)
 
@@ -379,7 +379,7 @@ class Mutant(NamedTuple):
     equivalent_because: str = ""  # why it does what the original does; empty if it is not known to
 
     def sort_key(self) -> tuple[str, int, str]:
-        """Where it is; mutants are sorted by that."""
+        """The place of the change, by which mutants are sorted."""
         return self.path, self.lines.start, self.after
 
     def __str__(self) -> str:
@@ -404,7 +404,7 @@ def copy_with(node: Node, **fields: object) -> Node:
 
 
 def confusable_names(name: str) -> set[str]:
-    """The names that are easily taken for this one."""
+    """The names that are easily confused with this one."""
     return {other for family in CONFUSABLE_NAMES.split(",") if name in family.split() for other in family.split()} - {
         name
     }
@@ -511,7 +511,7 @@ def mutate_statement(node: ast.AST, names: Counter[str]) -> Iterator[ast.AST]:
 
 
 def is_not_mutated(parent: ast.AST, field: str, child: object) -> bool:
-    """Whether a field is no code: an import, a text, a type, which does nothing when the code runs, or a mere check."""
+    """Whether a field is left alone: an import, a string, a type, which does nothing at run time, or a mere check."""
     match parent, child:
         case ast.Call(func=ast.Name("zip")), ast.keyword():  # its only one, `strict`, says that lengths agree
             return True
@@ -521,7 +521,7 @@ def is_not_mutated(parent: ast.AST, field: str, child: object) -> bool:
             return True
         case ast.Call(func=ast.Name("cast"), args=[kind, *_]), _ if child is kind:
             return True
-        case ast.Compare(), ast.Constant(value=None):  # "is 0" is no slip of anybody's
+        case ast.Compare(), ast.Constant(value=None):  # nobody writes "is 0" by mistake
             return True
         case _, ast.Import() | ast.ImportFrom() | ast.JoinedStr():
             return True
@@ -651,7 +651,7 @@ class ExecutedLinesPlugin:
 
 
 def test_paths(folder: str) -> list[str]:
-    """The tests of the modules in a folder: those in the folder of that name; of most also what others test of them."""
+    """The tests of the modules in a folder: those in the folder of that name and, except for the model, two files."""
     others = [] if folder == "model" else ["test_refusals.py", f"model/{VERIFY_TESTS_FILE}"]
     return [str(ROOT / "tests" / name) for name in (folder, *others)]
 
@@ -709,7 +709,7 @@ def import_test_libraries(folders: Iterable[str]) -> None:
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         pytest.main([*PYTEST_OPTIONS, "--collect-only", *{path for folder in folders for path in test_paths(folder)}])
     bench_and_tests = str(ROOT / "scripts" / "bench"), str(ROOT / "tests")
-    for name, module in list(sys.modules.items()):  # what helps the tests has imported of the package, too
+    for name, module in list(sys.modules.items()):  # test helpers have imported the package, too
         if name.split(".")[0] == "minitrans" or (getattr(module, "__file__", None) or "").startswith(bench_and_tests):
             del sys.modules[name]
 

@@ -1,6 +1,6 @@
 """Train the models of the first table in docs/results.md, each with seeds that share their teachers, and print it.
 
-It takes hours. A run that is there is not trained again, one that was interrupted goes on, and a model
+It takes hours. A run that exists already is not trained again, one that was interrupted goes on, and a model
 that has been scored is not scored again: its scores are kept in its run folder.
 """
 
@@ -45,9 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         ],
         help="YAML files of the runs",
     )
-    parser.add_argument("--corpora", help="folder with a corpus named as each config; without it, as they say")
-    parser.add_argument("--seeds", type=positive_int, default=3, metavar="N", help="runs of each")
-    parser.add_argument("--runs", default="runs/results", help="where they go")
+    parser.add_argument("--corpora", help="folder with a corpus named after each config; without it, as configs say")
+    parser.add_argument("--seeds", type=positive_int, default=3, metavar="N", help="runs of each config")
+    parser.add_argument("--runs", default="runs/results", help="folder for all runs")
     cli.process_setup.start_log(debug=False)
     try:
         args = parser.parse(sys.argv[1:] if argv is None else argv)
@@ -68,9 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train_and_score(config: Path, seed: int, corpora_dir: str | None, runs_dir: Path) -> dict[str, Any]:
-    """Train a model, unless it is there, and score its test sets, unless that has been done.
+    """Train a model and score its test sets, unless that has been done.
 
-    The teachers are those of all seeds.
+    All seeds share their teachers.
     """
     run, teachers = runs_dir / f"{config.stem}-{seed}", runs_dir / f"{config.stem}-teachers"
     settings = ["--config", str(config), "--seed", str(seed), "--run-dir", str(run)]
@@ -89,9 +89,9 @@ def train_and_score(config: Path, seed: int, corpora_dir: str | None, runs_dir: 
 
 
 def run_timed_stage(stage: Iterable[tuple[RunConfig, dict[str, Scores]]], output_dir: Path) -> float:
-    """Run a stage of the training; the minutes that it took, with those of before if it was interrupted.
+    """Run a stage of the training; return the minutes that it took, with the earlier ones if it was interrupted.
 
-    They are kept beside the folder `output_dir` that it makes; NaN if it was killed, or made otherwise.
+    The minutes are kept beside the folder `output_dir` that it makes; NaN if it was killed, or made otherwise.
     """
     spent = output_dir.with_name(f"{output_dir.name}.minutes")
     before = 0.0
@@ -110,7 +110,7 @@ def run_timed_stage(stage: Iterable[tuple[RunConfig, dict[str, Scores]]], output
 
 
 def score_and_count_parameters(run: Path, config: RunConfig, tokenize: str | None) -> dict[str, Any]:
-    """The number of parameters, and by test set and beam the scores."""
+    """The number of parameters, and the scores by test set and beam."""
     translator = Translator.load(run, compiled="auto")
     scores: dict[str, dict[int, Any]] = {}
     for split, pairs in load_corpus(config.data).items():

@@ -72,14 +72,14 @@ def normalize(text: str) -> str:
 
 
 def with_end_mark(line: str, mark: str) -> TypedLine:
-    """A line with another end mark; where it has none, with one."""
+    """A line with this end mark, in place of its own if it has one."""
     return TypedLine(re.sub(r"[.!?]*$", mark, line, count=1))
 
 
 def typing_error_noise(change_letter_pair: Callable[[str, str, Random], str]) -> TypingNoise:
-    """A kind that changes two letters, different ones, inside a word of four or more.
+    """A kind of noise that changes two different neighbouring letters in a word of four or more.
 
-    In shorter words an error often makes another right word: he of she, is of it.
+    In shorter words an error often makes another word: he of she, is of it.
     """
 
     def kind(line: str, rng: Random) -> TypedLine | None:
@@ -94,7 +94,7 @@ def typing_error_noise(change_letter_pair: Callable[[str, str, Random], str]) ->
 
 
 def second_sentence_noise(lines: ReferencesByLine) -> TypingNoise:
-    """A kind that writes another one of some lines after a line with an end mark."""
+    """A kind of noise that writes another one of `lines` after a line with an end mark."""
 
     def kind(line: str, rng: Random) -> TypedLine | None:
         others = [other for other in lines if other != line]
@@ -106,7 +106,7 @@ def second_sentence_noise(lines: ReferencesByLine) -> TypingNoise:
     return kind
 
 
-WORD_NOISES: dict[str, TypingNoise] = {  # for words alone too
+WORD_NOISES: dict[str, TypingNoise] = {  # for single words too
     "lower case": lambda line, _: TypedLine(line.lower()),
     "capitals": lambda line, _: TypedLine(line.upper()),
     "no end mark": lambda line, _: with_end_mark(line, ""),
@@ -178,12 +178,12 @@ def frequent_words() -> ReferencesByLine:
 
 
 def ascii_runs(chinese: str) -> list[str]:
-    """What is in ASCII in a Chinese text, in the order of its characters."""
+    """The runs of ASCII characters in a Chinese text, sorted."""
     return sorted(re.findall("[!-~]+", chinese))
 
 
 def percent(which: Sequence[bool]) -> str:
-    """How many of some are so, in percent."""
+    """How many are true, in percent."""
     return f"{100 * sum(which) / len(which):.1f}%" if which else "-"
 
 
@@ -197,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Translate, compare, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="run folder")
-    parser.add_argument("--examples", type=int, default=3, help="wrong ones to print of each kind")
+    parser.add_argument("--examples", type=int, default=3, help="wrong translations to print of each kind")
     args = parser.parse_args(argv)
     try:
         translator = Translator.load(args.run, compiled="auto")

@@ -120,7 +120,7 @@ def test_a_peer_that_differs_is_told_and_one_sentence_is_enough(
     monkeypatch.setattr(bench_decode.HuggingFaceDecoder, "__call__", lambda _, sources, beam=1: [[] for _ in sources])
     assert bench_decode.main([*FLAGS, "--single", "1"]) == 1
     printed = capsys.readouterr()
-    assert f"{HF} decodes something else" in printed.err
+    assert f"{HF} does not decode what" in printed.err
     assert f"| {HF} |" in printed.out
 
 

@@ -36,19 +36,19 @@ async function translate() {
     const unknown = found.unknown.length ? ` Not in the training data: ${found.unknown.join(", ")}.` : "";
     doubt.textContent = found.unsure ? `Unsure: this translation may be wrong.${unknown}` : "";
     if (/[\p{L}\p{N}]/u.test(question.q)) drawing = setTimeout(draw, DRAW - TRANSLATE, question);
-    else empty(figures); // signs alone stay as they are
+    else empty(figures); // punctuation alone stays as it is
   } catch (error) {
     if (error.name !== "AbortError") fail(`The server is not answering: ${error.message}`);
   }
 }
 
-/* A new frame takes the old one's place when it is there: nothing flickers, and Back does not go through them all. */
+/* A new frame takes the old one's place when it has loaded: nothing flickers, and Back does not go through them all. */
 function draw(question) {
   const frame = document.createElement("iframe");
   frame.title = "How the translation comes about";
   frame.setAttribute("sandbox", "allow-scripts allow-downloads");
   let q = question.q.trim();
-  // Whole sentences of at most 750 characters: each is up to nine bytes in an address, of which proxies take 8 KB.
+  // Whole sentences of at most 750 characters: one is up to nine bytes in an address, of which proxies take 8 KB.
   if (q.length > 750) q = q.slice(0, 750).replace(/(.*([.!?…।۔؟։።]["'”’»)]*(?=\s)|[。！？\n][”」』]*)).*$/s, "$1");
   frame.src = `explain?${new URLSearchParams({ ...question, q })}`;
   if (!figures.firstChild) figures.append(frame);
@@ -88,4 +88,4 @@ function offer() {
 
 text.addEventListener("input", changed);
 pair.addEventListener("change", offer);
-addEventListener("pageshow", offer); // only now is a text there that the browser has kept
+addEventListener("pageshow", offer); // only now has the browser restored a text that it kept
