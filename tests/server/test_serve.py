@@ -236,7 +236,7 @@ def test_limits(client: TestClient, translator: Translator) -> None:
     api = Api([translator], 300, 0, 0)
     with TestClient(api) as server:
         answer = server.post("/translate", json={"q": "a", **EN_ZH_PARAMETERS})
-        assert (answer.status_code, "too many requests wait" in answer.json()["error"]) == (429, True)
+        assert (answer.status_code, "too many requests are waiting" in answer.json()["error"]) == (429, True)
 
 
 def test_the_rate_limit_is_per_address_and_minute(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
