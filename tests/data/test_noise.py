@@ -48,7 +48,7 @@ def epoch_and_batch(module: TranslationDataModule) -> Iterator[tuple[int, IdPair
 def two_epochs(batches: Iterable[tuple[int, IdPairs]]) -> list[IdPairs]:
     """The pairs of the first two epochs, sorted."""
     groups = groupby(islice(batches, 100), lambda batch: batch[0])
-    return [sorted(chain(*(pairs for _, pairs in group))) for _, group in groups][:2]
+    return [sorted(chain(*(pairs for _, pairs in group))) for _, group in islice(groups, 2)]
 
 
 def add_noise(tokenizer: Tokenizer, pairs: Pairs, shares: dict[str, float], max_len: int = 500) -> Pairs:
