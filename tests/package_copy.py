@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-PRELOADED = ["torch", "lightning.pytorch", "datasets", "sacrebleu", "jsonargparse", "tensorboard", "ctranslate2"]
+PRELOADED = ["lightning.pytorch", "datasets", "sacrebleu", "jsonargparse", "ctranslate2"]
+PRELOADED += ["torch.utils.tensorboard", "matplotlib.figure"]
 
 
 def run_copy(folder: Path, commands: Sequence[Sequence[str]], **environment: str) -> tuple[list[tuple[int, str]], str]:
