@@ -20,6 +20,7 @@ from train_helpers import read_metrics, read_sides
 from minitrans import cli
 from minitrans.data.batching import Batch
 from minitrans.model.transformer import Transformer
+from minitrans.pages.chart_svg import chart_as_svg
 from minitrans.training import callbacks, precision
 from minitrans.training.callbacks import ValidationScorer
 from minitrans.training.checkpoints import read_checkpoint
@@ -57,6 +58,7 @@ Train = Callable[..., RecordedRun]
 def train(corpus: Path, tmp_path: Path, monkeypatch: Patch) -> Train:
     """Trains a tiny model in float64, six steps unless told otherwise, and without dropout."""
     monkeypatch.setitem(precision.TRAINER_PRECISIONS, "fp32", "64-true")
+    monkeypatch.setattr("minitrans.training.run.chart_as_svg", lambda _: "")
     training_step = TranslationModule.training_step
 
     def train(*flags: str, name: str = "run", corpus: Path = corpus, max_steps: int = 6) -> RecordedRun:
@@ -284,6 +286,7 @@ def assert_best_weights(run: RecordedRun, step: int) -> None:
 
 def test_the_weights_of_the_best_validation_are_kept_and_of_equals_the_first(train: Train, monkeypatch: Patch) -> None:
     """Also in a run that is resumed."""
+    monkeypatch.setattr("minitrans.training.run.chart_as_svg", chart_as_svg)
     script_validation_scores(monkeypatch, [1.0, 30.0, 30.0, 20.0, 30.0, 20.0])
     run = train(*EVERY_2, max_steps=8)
     assert_best_weights(run, 4)
