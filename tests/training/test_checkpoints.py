@@ -52,11 +52,11 @@ EPOCH_FLAGS = "--trainer.max_steps -1 --trainer.max_epochs 3 --trainer.check_val
 
 
 class KilledError(BaseException):
-    """Nobody catches it, so that nothing is done in order."""
+    """Stands in for a kill: no code catches it, so that the run does not end in an orderly way."""
 
 
 def kill_at_step(patch: Patch, step: int, extra_batches: int = 0) -> None:
-    """Be killed after so many steps, and then so many batches."""
+    """Kill the run after this many steps, and then this many more batches."""
     left = iter([False] * extra_batches)
     fail(
         patch,
@@ -94,23 +94,23 @@ def signal_at_step(patch: Patch, step: int, number: signal.Signals, name: str = 
         pytest.param("--training.init_from {other}", id="from the weights of another run"),
     ],
 )
-def test_a_run_killed_after_every_few_steps_ends_as_one_that_was_not(
+def test_a_run_killed_every_few_steps_ends_like_an_unbroken_run(
     flags: str, tiny_run: Path, corpus: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    """Checkpoints after each step: those at the end of an epoch, of 22 batches, and before a validation too."""
+    """Checkpoints come after each step, so also at the end of an epoch, of 22 batches, and before a validation."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     other = shutil.copytree(tiny_run, tmp_path / "other")
     (other / "words.txt").write_text((other / "words.txt").read_text().replace("love\n", "xyzzy\n"))
     every_step = (*flags.format(other=other).split(), "--training.checkpoint_every", "1")
     assert train(corpus, whole, *every_step, max_steps=48) == 0
     resume: tuple[str, ...] = ()
-    for step in (8, 19, 21, 43, 45):  # and a batch: resumed after 20, a validation, and after 22 and 44, an epoch
+    for step in (8, 19, 21, 43, 45):  # plus a batch: resumed after 20, a validation, and 22 and 44, ends of epochs
         with monkeypatch.context() as patch:
             kill_at_step(patch, step, extra_batches=1)  # of several whose gradients are summed up
             with pytest.raises(KilledError):
                 train(corpus, broken, *every_step, *resume, max_steps=48)
         resume = ("--resume",)
-        shutil.rmtree(other, ignore_errors=True)  # is needed no more
+        shutil.rmtree(other, ignore_errors=True)  # no longer needed
     assert train(corpus, broken, *every_step, *resume, max_steps=48) == 0
     assert_same_run(whole, broken)
     assert saved_steps(whole) == saved_steps(broken)
@@ -121,7 +121,7 @@ def test_a_run_killed_after_every_few_steps_ends_as_one_that_was_not(
 
 @pytest.mark.parametrize("error", [BrokenPipeError, RuntimeError("reentrant call inside <_io.BufferedWriter>")])
 def test_a_second_signal_stops_at_once(error: Any, monkeypatch: Patch) -> None:
-    """The first does not, even where nobody reads what is said of it, or a line is being written."""
+    """The first does not, even if standard error is closed, or a line is being written."""
     writer = CheckpointWriter(Path(), TrainingConfig(), Mock())
     monkeypatch.setattr("sys.stderr", Mock(write=Mock(side_effect=error)))
     writer._handle_signal(2, None)
@@ -149,7 +149,7 @@ def whole_run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=["before the validation", "between two checkpoints", "after the last step", "stopped in the validation"],
 )
-def test_a_run_that_ends_at_an_unlucky_moment_is_resumed_as_if_it_had_not(
+def test_a_run_that_ends_at_an_unlucky_moment_resumes_to_the_same_result(
     place: str,
     when: Any,
     error: BaseException,
@@ -175,7 +175,7 @@ def test_a_run_that_ends_at_an_unlucky_moment_is_resumed_as_if_it_had_not(
     assert saved_steps(whole_run) == saved_steps(broken)
 
 
-def test_a_run_without_a_checkpoint_is_not_said_to_resume(
+def test_an_interrupt_before_the_first_checkpoint_suggests_overwrite(
     corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     fail(monkeypatch, "module.TranslationModule.training_step", KeyboardInterrupt())
@@ -183,8 +183,8 @@ def test_a_run_without_a_checkpoint_is_not_said_to_resume(
     assert last_error(capsys).endswith("stopped at step 0, before the first checkpoint; train again with --overwrite")
 
 
-def test_a_signal_saves_and_the_run_goes_on(corpus: Path, tmp_path: Path, monkeypatch: Patch) -> None:
-    """One comes to a process that only trains; the others are raised here, in a step and in the last validation."""
+def test_a_signal_saves_and_the_run_can_be_resumed(corpus: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    """One is sent to a process of its own; the others are raised here, in a step and in the last validation."""
     whole = tmp_path / "whole"
     assert train(corpus, whole, max_steps=80) == 0
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
@@ -228,15 +228,15 @@ def test_a_signal_ends_all_processes_that_tokenize(corpus: Path, tmp_path: Path)
     process = spawn("-c", TOKENIZING_PROGRAM, "train", *flags)
     assert process.stdout is not None
     for kill, number in ((os.killpg, signal.SIGINT), (os.killpg, signal.SIGTERM), (os.kill, signal.SIGTERM)):
-        assert [process.stdout.readline() for _ in range(2)] == ["x\n"] * 2  # both have got so far
+        assert [process.stdout.readline() for _ in range(2)] == ["x\n"] * 2  # both have got this far
         kill(process.pid, number)
         assert process.stdout.readline() == "130 []\n"
     assert finish_process(process) == ("", "minitrans: interrupted\n" * 3)
     assert not [*tmp_path.rglob("*.tmp")]
 
 
-@pytest.mark.parametrize("in_thread", [False, True])  # where no signals are heard
-def test_the_signals_are_given_back(in_thread: bool, corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_thread", [False, True])  # signals are handled only in the main thread
+def test_signal_handlers_are_restored(in_thread: bool, corpus: Path, tmp_path: Path) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
     config = parse_config(run_flags(corpus, tmp_path / "run", max_steps=2))
     with ThreadPoolExecutor(1) as pool:
@@ -268,14 +268,14 @@ def test_a_run_that_has_ended_or_stopped_early_is_only_evaluated_again(
 
 
 @pytest.mark.slow
-def test_processes_killed_at_random(capsys: Capture, monkeypatch: Patch) -> None:
+def test_processes_killed_at_random_end_like_unbroken_ones(capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert kill_resume.main(["--runs", "1", "--kills", "1", "--steps", "60", "--seed", "4"]) == 0
     each, end = r"run \d: killed after step \d+: same\n", "0 ended with other weights or metrics than an unbroken run\n"
     assert re.fullmatch(rf"{each}1 runs, 1 kills, {end}", capsys.readouterr().out)
 
 
-def test_control_a_run_that_ends_otherwise_or_was_never_killed_is_reported(capsys: Capture, monkeypatch: Patch) -> None:
+def test_control_a_run_that_differs_or_was_never_killed_is_reported(capsys: Capture, monkeypatch: Patch) -> None:
     noisy = ["sh", "-c", "head -c 100000 /dev/zero >&2"]  # more than a pipe holds
     monkeypatch.setattr(kill_resume, "start_or_resume_run", lambda *_: subprocess.Popen(noisy, stderr=subprocess.PIPE))
     monkeypatch.setattr(kill_resume, "file_digests", lambda run_dir: [run_dir.name])
@@ -290,7 +290,7 @@ def test_control_a_run_that_ends_otherwise_or_was_never_killed_is_reported(capsy
 
 @pytest.fixture
 def tiny_run_copy(tiny_run: Path, tmp_path: Path) -> Path:
-    """A copy of a run, whose checkpoints stand at steps 196 and 200, that a test may break."""
+    """A copy of the tiny run, with checkpoints at steps 196 and 200, that a test may break."""
     return shutil.copytree(tiny_run, tmp_path / "run")
 
 
@@ -300,7 +300,7 @@ def flip_a_bit(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], flip_a_bit])
-def test_a_damaged_checkpoint_is_passed_over_and_pushes_out_no_good_one(
+def test_a_damaged_checkpoint_is_skipped_and_replaces_no_good_one(
     damage: Any, tiny_run: Path, corpus: Path, tiny_run_copy: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tiny_run_copy / "checkpoints"
@@ -323,7 +323,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_pushes_out_no_good_one(
         ("zipfile.ZipFile", PermissionError(errno.EACCES, "Permission denied"), "cannot read {}: Permission denied; "),
     ],
 )
-def test_a_checkpoint_that_cannot_be_read_is_not_passed_over(
+def test_an_unreadable_checkpoint_is_reported_and_not_skipped(
     place: str, error: Exception, said: str, corpus: Path, tiny_run: Path, monkeypatch: Patch
 ) -> None:
     fail(monkeypatch, f"checkpoints.{place}", error)
@@ -354,7 +354,7 @@ def test_without_its_best_weights_a_run_is_not_resumed(tiny_run_copy: Path, corp
 
 
 @pytest.mark.parametrize("name", ["checkpoints/step-200.ckpt", "checkpoints/best.ckpt", "config.yaml"])
-def test_a_run_that_would_run_code_is_refused(
+def test_a_run_whose_files_would_execute_code_is_refused(
     name: str, corpus: Path, tiny_run_copy: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     path, evil = tiny_run_copy / name, tmp_path / "evil"
@@ -363,7 +363,7 @@ def test_a_run_that_would_run_code_is_refused(
         said = rf"{path} is damaged \(.*\); train again with --overwrite"
     else:
         torch.save(read_checkpoint(path) | {"more": EvilPickle(evil)}, path)
-        torch.load(path, weights_only=False)  # control: it holds what it is said to hold
+        torch.load(path, weights_only=False)  # control: loading it does run the code
         evil.rmdir()
         said = f"{path} holds more than numbers and text, and might run code: it is not read"
     assert train(corpus, tiny_run_copy, "--resume", max_steps=200) == 2
@@ -371,7 +371,7 @@ def test_a_run_that_would_run_code_is_refused(
     assert re.fullmatch(f"minitrans: error: {said}", last_error(capsys))
 
 
-def test_what_is_no_checkpoint_is_not_taken_for_one(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_checkpoint_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "step-1.ckpt"
     some = {"state_dict": {}, "global_step": 1, "rng_states": []}
     contents: list[object] = [[1], some, some | {"metrics": {}, "TranslationDataModule": {}}]
@@ -383,7 +383,7 @@ def test_what_is_no_checkpoint_is_not_taken_for_one(tmp_path: Path) -> None:
         newest_intact_checkpoint(tmp_path)
 
 
-def test_a_small_file_that_unpacks_to_a_large_one_is_not_unpacked(tiny_run: Path, tmp_path: Path) -> None:
+def test_a_compressed_checkpoint_is_refused_as_a_possible_zip_bomb(tiny_run: Path, tmp_path: Path) -> None:
     path = tmp_path / "step-200.ckpt"
     with (
         zipfile.ZipFile(tiny_run / "checkpoints" / path.name) as plain,
@@ -391,12 +391,12 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_not_unpacked(tiny_run: Path
     ):
         for entry in plain.infolist():
             packed.writestr(entry.filename, plain.read(entry))
-    torch.load(path, weights_only=True)  # control: PyTorch would
+    torch.load(path, weights_only=True)  # control: PyTorch reads it
     with pytest.raises(DamagedCheckpointError):
         read_checkpoint(path)
 
 
-# -- A full disk, a loss that is no number --------------------------------------------------------------------------
+# -- A full disk, a loss that is not finite -------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full disk to write to")
@@ -420,7 +420,7 @@ def test_a_full_disk_leaves_old_checkpoints(corpus: Path, tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ESTALE])
-def test_a_disk_that_takes_no_row_of_metrics_ends_the_run_too(
+def test_metrics_that_cannot_be_written_end_the_run(
     number: int, corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     fail(monkeypatch, "callbacks.CSVLogger.save", OSError(number, os.strerror(number)))
@@ -432,7 +432,7 @@ def test_a_disk_that_takes_no_row_of_metrics_ends_the_run_too(
 
 
 @pytest.mark.parametrize(("of", "step", "flags"), [("loss", 17, ""), ("loss", 21, ""), ("weight", 21, STREAM_FLAGS)])
-def test_a_loss_that_is_no_number_stops_the_run(
+def test_a_loss_or_weight_that_is_nan_stops_the_run(
     of: str, step: int, flags: str, corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     batches: list[Batch] = []
@@ -444,7 +444,7 @@ def test_a_loss_that_is_no_number_stops_the_run(
             batches.append(batch)
             if of == "loss":
                 self.step_loss = loss.detach() * torch.nan
-            else:  # one number of all, with a checkpoint due after the step 21
+            else:  # a single number, with a checkpoint due after step 21
                 self.model.decoder.norm.bias.data[0] = torch.nan
         return loss
 

@@ -36,7 +36,7 @@ def test_the_merged_settings_can_be_used_again(tmp_path: Path) -> None:
     assert (again.model["dropout"], again.compiled) == (0.25, "off")
 
 
-def test_a_section_may_stand_in_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_section_may_be_in_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("trainer.yaml").write_text("{max_steps: 7, log_every_n_steps: 3}")
     config = parse_config([*MINIMAL_FLAGS, "--trainer", "trainer.yaml", "--trainer.max_steps", "9"])
@@ -74,13 +74,13 @@ def test_splits_and_noise_are_settings_and_each_entry_is_a_flag(
     assert getattr(parse_config([*MINIMAL_FLAGS, *flags]).data, name) == parsed
 
 
-def test_the_lowest_limit_of_the_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lowest_memory_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     check_model_memory(TINY_CONFIG)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (10_000, 10_000))  # as under ulimit -v
     with pytest.raises(UserError, match="and this machine has 1e-05 GB"):
         check_model_memory(TINY_CONFIG)
 
 
-def test_a_whole_number_is_one_however_it_is_written() -> None:
+def test_a_whole_number_may_be_written_with_an_exponent() -> None:
     config = parse_config([*MINIMAL_FLAGS, "--trainer.val_check_interval", "1e3"])
     assert str(config.trainer["val_check_interval"]) == "1000"

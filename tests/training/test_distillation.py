@@ -1,4 +1,4 @@
-"""Training on teachers' translations: what they are made from, that it goes on, and that it says what is wrong."""
+"""Training on teachers' translations: what they are made from, resuming, and the refusals."""
 
 import errno
 import io
@@ -37,7 +37,7 @@ def load_config(run: Path) -> dict[str, Any]:
 
 
 class DistilledRun(NamedTuple):
-    """A finished run, beside its teachers, and what its translators were asked for and loaded with."""
+    """A finished run, its teachers beside it, and the options that its translators were called and loaded with."""
 
     run: Path
     searches: set[tuple[Any, ...]]
@@ -47,7 +47,7 @@ class DistilledRun(NamedTuple):
 
 @pytest.fixture(scope="module")
 def distilled(sixty_pair_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DistilledRun]:
-    """Made once, with two teachers of each direction, as many as its tests have; they copy what they change."""
+    """Made once, with two teachers for each direction; its tests use two as well, and copy what they change."""
     noted = DistilledRun(tmp_path_factory.mktemp("distilled") / "run", set(), [], "")
     translate, load = Translator.translate, Translator.load
 
@@ -71,7 +71,7 @@ def distilled(sixty_pair_corpus: Path, tmp_path_factory: pytest.TempPathFactory)
 def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
     distilled: DistilledRun, sixty_pair_corpus: Path
 ) -> None:
-    # Validations and scores are those of plain translations.
+    # Validations and scores use plain translations.
     assert distilled.searches == {("zh", None, None), ("en", None, None), ("zh", 5, 3.0), ("en", 5, 1.0)}
     assert {line.split()[0] for line in distilled.out.splitlines()} == {"valid:", "BLEU", "chrF", "run"}
     folder = distilled.run.with_name("run-teachers")
@@ -79,7 +79,7 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
     sources, targets = read_sides(corpus, "train")
     assert (sources, targets) == read_sides(sixty_pair_corpus, "train")
     assert read_sides(corpus, "valid") == read_sides(sixty_pair_corpus, "valid")
-    assert not list(corpus.glob("test*"))  # not even the scores of a teacher come from it
+    assert not list(corpus.glob("test*"))  # not even a teacher is scored on it
 
     def translated(direction: str, name: str, sentences: list[str]) -> list[str]:
         penalty = distillation.PENALTY_BY_DIRECTION[direction]
@@ -120,13 +120,13 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
     assert (Translator.load(distilled.run).bundle.source, model["data"]["target"]) == ("en", "zh")
 
 
-def test_the_seed_decides_the_student(sixty_pair_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_seed_chooses_the_student(sixty_pair_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distillation, "SEEDS", (1, 2, 3))
     for seed, student in ((1, 1), (2, 2), (3, 3), (4, 1)):
         flags = ("--seed", str(seed), "--data.source_column", "english", "--data.target_column", "chinese")
         config = parse_config(run_flags(sixty_pair_corpus, tmp_path / "run", *flags))
         model = distillation.final_config(config, tmp_path)
-        assert model.data.columns == ("en", "zh")  # as the files are called that it reads
+        assert model.data.columns == ("en", "zh")  # the names of the files that it reads
         assert (model.training.init_from, model.seed) == (str(tmp_path / f"student{student}"), seed)
         assert model.trainer["max_steps"] == 17  # two thirds of 25
     epochs = replace(config, trainer={"max_steps": -1, "max_epochs": 3})
@@ -141,11 +141,11 @@ def test_the_log_probability_of_a_translation_is_its_score(tiny_run: Path, monke
     pairs = [(source, translation) for source, translations in ranked for translation in translations]
     scores = distillation.target_log_probs(translator, [source for source, _ in pairs], [t.text for _, t in pairs])
     near = np.isclose(scores, [t.score for _, t in pairs], rtol=1e-4)
-    assert near.mean() > 0.7  # pieces that spell the same are others now and then
+    assert near.mean() > 0.7  # the same text is sometimes split into other pieces
 
 
-def test_students_agree_on_what_they_and_the_teacher_like(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers as they might be, and what each part of the formula makes of them."""
+def test_reranking_combines_votes_backward_scores_and_length(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made-up scores, and what each term of the formula makes of them."""
     bundle = Translator.load(tiny_run).bundle
 
     class Student(NamedTuple):
@@ -181,14 +181,14 @@ def test_students_agree_on_what_they_and_the_teacher_like(tiny_run: Path, monkey
 
 @pytest.fixture
 def distilled_copy(distilled: DistilledRun, tmp_path: Path) -> Path:
-    """A copy of the run, beside one of its teachers, that a test may break; it knows where it is now."""
+    """A copy of the run and its teachers that a test may break, with the new paths in its settings."""
     shutil.copytree(distilled.run.parent, tmp_path, dirs_exist_ok=True)
     for path in tmp_path.rglob("config.yaml"):
         path.write_text(path.read_text().replace(str(distilled.run.parent), str(tmp_path)))
     return tmp_path / "run"
 
 
-def test_it_goes_on_where_it_was_interrupted(
+def test_an_interrupted_distillation_can_be_resumed(
     sixty_pair_corpus: Path, distilled_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teachers = distilled_copy.with_name("run-teachers")
@@ -217,19 +217,19 @@ def test_the_texts_of_a_model_that_was_removed_are_made_anew(sixty_pair_corpus: 
     assert {path: path.read_bytes() for path in texts} == texts
 
 
-def test_a_run_of_other_settings_is_refused(sixty_pair_corpus: Path, distilled_copy: Path, capsys: Capture) -> None:
+def test_a_run_with_other_settings_is_refused(sixty_pair_corpus: Path, distilled_copy: Path, capsys: Capture) -> None:
     teacher = distilled_copy.with_name("run-teachers") / "forward1"
     for flags, other, name in (("2", distilled_copy, "seed"), ("7 --model.dropout 0.3", teacher, "model")):
         assert distill(sixty_pair_corpus, distilled_copy, "--seed", *flags.split()) == 2
         said = f"minitrans: error: {other} was trained with other settings ({name}); give the same, remove it, or "
         assert last_error(capsys).startswith(said)
-        shutil.rmtree(distilled_copy, ignore_errors=True)  # refused before its teachers, whose seeds are their own
+        shutil.rmtree(distilled_copy, ignore_errors=True)  # else refused before its teachers are looked at
     write_files(teacher.parent / "corpus", {"valid.en": b"as of another corpus\n"})
     assert distill(sixty_pair_corpus, distilled_copy, "--seed", "7") == 2
     assert last_error(capsys).endswith(f"corpus; remove {teacher.parent}, or give another --run-dir")
 
 
-def test_a_folder_that_the_model_cannot_have_is_refused_before_the_teachers(
+def test_an_unusable_run_folder_is_refused_before_the_teachers_are_trained(
     tiny_run: Path, sixty_pair_corpus: Path, capsys: Capture
 ) -> None:
     for run, said in (
@@ -241,7 +241,7 @@ def test_a_folder_that_the_model_cannot_have_is_refused_before_the_teachers(
         assert not run.with_name(f"{run.name}-teachers").exists()
 
 
-def test_ctrl_c_names_the_command_and_leaves_no_part(
+def test_ctrl_c_names_the_command_to_resume_and_leaves_no_partial_file(
     sixty_pair_corpus: Path, distilled_copy: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus = distilled_copy.with_name("run-teachers") / "corpus"
@@ -257,7 +257,7 @@ def test_ctrl_c_names_the_command_and_leaves_no_part(
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.EIO, "Input/output error")])
-def test_the_next_training_begins_when_nobody_reads_the_scores_of_the_last(
+def test_the_next_training_begins_even_if_the_last_scores_cannot_be_printed(
     error: OSError, sixty_pair_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained = iter([("settings", "scores")] * 2)
@@ -274,7 +274,7 @@ def test_a_training_begins_anew_without_a_checkpoint_to_resume_from(sixty_pair_c
         assert with_resume_or_overwrite(config).resume == (name == "step-7.ckpt")
 
 
-def test_compiled_code_is_used_by_none_or_by_all(distilled: DistilledRun) -> None:
+def test_the_compiled_setting_applies_to_all_models(distilled: DistilledRun) -> None:
     assert len(distilled.compiled_modes) >= 7
     assert set(distilled.compiled_modes) == {"off"}
     for run in (distilled.run, *distilled.run.with_name("run-teachers").glob("*[12]")):
@@ -296,8 +296,8 @@ def test_two_devices_train_each_model_and_one_process_does_the_rest(sixty_pair_c
 
 
 @pytest.mark.parametrize("variables", [{"TORCHELASTIC_RUN_ID": "1"}, {"SLURM_NTASKS": "2"}])
-def test_processes_that_others_start_are_refused(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but the first end with each training, and nobody would start them again."""
+def test_processes_of_another_launcher_are_refused(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the first process end with each training, and the launcher would not start them again."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     words = ["distill", "--config", "configs/en-zh.yaml", "--run-dir", "new", "--data.path", "gone"]

@@ -1,4 +1,4 @@
-"""The loss of a training step is that of the plain formula, whatever the arithmetic, and no logits are made for it."""
+"""The loss of a training step is that of the plain formula in any precision, and few logits exist at a time."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +26,7 @@ with_and_without_compiled = pytest.mark.parametrize("way", [pytest.param("requir
 
 
 class LogRecordingModule(TranslationModule):
-    """Notes what is logged, for there is no Trainer."""
+    """Records what is logged, because there is no Trainer."""
 
     def __init__(self, model: Transformer, way: CompiledMode) -> None:
         super().__init__(model, TrainingConfig(label_smoothing=0.3), make_loss(model, way))
@@ -41,7 +41,7 @@ def plain_loss(model: Transformer, smoothing: float) -> Tensor:
 
 
 @with_and_without_compiled
-def test_a_step_minimises_the_smoothed_loss_a_token(way: CompiledMode) -> None:
+def test_a_step_minimises_the_smoothed_loss_per_token(way: CompiledMode) -> None:
     module = LogRecordingModule(random_model(0), way)
     loss, want = module.training_step(BATCH, 0), plain_loss(module.model, 0.3)
     assert loss.item() == pytest.approx(want.item(), abs=ATOL)
@@ -52,7 +52,7 @@ def test_a_step_minimises_the_smoothed_loss_a_token(way: CompiledMode) -> None:
     assert module.tgt_tokens == 2 * N_TOKENS
 
 
-def test_of_several_processes_the_mean_is_over_the_tokens_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mean_loss_is_over_the_tokens_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process has five tokens, whose loss is 70: DDP averages the gradients of the two shares."""
 
     def sum_up(numbers: list[float], device: torch.device) -> list[float]:
@@ -70,22 +70,22 @@ def test_of_several_processes_the_mean_is_over_the_tokens_of_all(monkeypatch: py
 
 
 def test_the_numbers_of_several_processes_are_added_up_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = 2.0**25 + 1  # which float32 does not hold
+    many = 2.0**25 + 1  # not exact in float32
     assert run_as_processes(3, lambda: sum_over_processes([many, 0.5], torch.device("cpu"))) == [[3 * many, 1.5]] * 3
-    with pytest.raises(NotImplementedError, match="meta tensor"):  # added up where they are told to be, which has none
+    with pytest.raises(NotImplementedError, match="meta tensor"):  # summed on the given device, which holds no data
         run_as_processes(3, lambda: sum_over_processes([many], torch.device("meta")))
-    # A PyTorch that is built without such processes has no other function.
+    # A PyTorch built without distributed training has no other function.
     monkeypatch.setattr("minitrans.data.process_group.dist", SimpleNamespace(is_available=lambda: False))
     assert sum_over_processes([many], torch.device("cpu")) == [many]
 
 
 @pytest.mark.parametrize("n", [2, 200])
-def test_each_process_draws_other_random_numbers_and_goes_on_with_its_own(
+def test_each_process_draws_its_own_random_numbers_and_resumes_with_them(
     n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, states, seeds = LogRecordingModule(random_model(0), "off"), list[dict[str, Any]](), list[int]()
     monkeypatch.setattr("minitrans.training.module.n_processes", lambda: n)
-    cuda_states = list[list[str]]()  # of two GPUs, and one is seen after the resumption
+    cuda_states = list[list[str]]()  # saved with two GPUs, resumed with one
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     monkeypatch.setattr("torch.cuda.set_rng_state_all", cuda_states.append)
     for rank in (*range(n), *range(n)):

@@ -23,9 +23,9 @@ def run_ip_command(*command: str) -> None:
 
 @pytest.fixture
 def cable() -> Iterator[str]:
-    """Its end at the first machine; both machines go in the end, and it with them."""
+    """The end of the cable at the first machine; both machines, and the cable, are removed afterwards."""
     if os.system(f"(ip netns add mt{os.getpid()} && ip netns del mt{os.getpid()}) 2> /dev/null"):
-        pytest.skip("it takes iproute2 and the right to make networks")
+        pytest.skip("it needs iproute2 and permission to create networks")
     try:
         for machine in CARD_BY_MACHINE:
             run_ip_command("netns", "add", machine)
@@ -43,7 +43,7 @@ def cable() -> Iterator[str]:
 
 
 def start_two_node_training(corpus: Path, run_dir: Path, *flags: str) -> "list[Popen[str]]":
-    """Start a training of 60 steps on both."""
+    """Start a training of 60 steps on both machines."""
     flags = (*TWO_MACHINE_FLAGS.split(), *STREAM_FLAGS.split(), *flags)
     command = "-m", "minitrans", "train", *run_flags(corpus, run_dir, *flags, max_steps=60)
     meet = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29500"}
@@ -54,11 +54,11 @@ def start_two_node_training(corpus: Path, run_dir: Path, *flags: str) -> "list[P
 
 
 @pytest.mark.slow
-def test_a_cut_cable_and_a_machine_that_dies(cable: str, corpus: Path, tmp_path: Path) -> None:
+def test_training_survives_a_cut_cable_and_resumes_after_a_crash(cable: str, corpus: Path, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     for process in start_two_node_training(corpus, whole):
         _, err = finish_process(process)
-        assert "Warning" not in err  # PyTorch has hints for those who chose what we chose
+        assert "Warning" not in err  # PyTorch would warn of some settings that we chose
 
     one, other = start_two_node_training(corpus, broken)
     wait_for_checkpoint(broken, 7, one)

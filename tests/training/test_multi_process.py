@@ -1,4 +1,4 @@
-"""Training in several processes, which talk by gloo: as in one with the same global batches."""
+"""Training in several processes, connected by gloo, equals training in one with the same global batches."""
 
 import shutil
 import signal
@@ -31,7 +31,7 @@ def load_newest_checkpoint(run_dir: Path) -> dict[str, Any]:
 
 
 def patch_joined_batches(patch: pytest.MonkeyPatch, n_processes: int) -> list[int]:
-    """Give one process at each step what so many would be given; the list says how many batches each plan had."""
+    """Join the batches of `n_processes` into one at each step; the list gets the number of batches of each plan."""
     plan, planned = batching.plan_batches, list[int]()
 
     def joined(*arguments: Any) -> list[IntArray]:
@@ -81,17 +81,17 @@ def test_several_processes_train_as_one_with_the_same_global_batches(
             if value:
                 assert float(value) == pytest.approx(float(of_all[name]), rel=1e-6), name
     assert (several / "words.txt").read_bytes() == (one / "words.txt").read_bytes()
-    # The first process alone writes.
+    # Only the first process writes.
     assert {path.name for path in several.iterdir()} == {path.name for path in one.iterdir()}
     assert (several / "README.md").read_text() == (one / "README.md").read_text().replace(str(one), str(several))
     assert out.count("run folder: ") == out.count("valid: ") == 1
-    n_left_out = 0 if read else 1  # of a stream those of the first buffer are told, which has no pair that is too long
+    n_left_out = 0 if read else 1  # a stream reports only its first buffer, which has no pair that is too long
     counts = [err.count(text) for text in ("left out", "precision: fp32", "val loss")]
     assert counts == [n_left_out, 1, -(-steps // 20)]
 
 
 @pytest.mark.parametrize("way", [pytest.param("require", marks=needs_compiled), "off"])
-def test_a_batch_of_no_rows_costs_nothing_and_moves_nothing(way: CompiledMode) -> None:
+def test_a_batch_without_rows_has_zero_loss_and_zero_gradients(way: CompiledMode) -> None:
     torch.manual_seed(0)
     model = Transformer(TransformerConfig(vocab_size=9, pad_id=3, bos_id=1, eos_id=2, d_model=8, n_heads=2))
     batch = collate([], [], pad_id=3, bos_id=1, eos_id=2)
@@ -104,8 +104,8 @@ def test_a_batch_of_no_rows_costs_nothing_and_moves_nothing(way: CompiledMode) -
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_all_and_the_run_goes_on_as_if_it_had_not(corpus: Path, tmp_path: Path) -> None:
-    """With dropout: other elements in each process, the same in a resumed run."""
+def test_ctrl_c_stops_all_processes_and_the_run_resumes_to_the_same_result(corpus: Path, tmp_path: Path) -> None:
+    """With dropout, which drops other elements in each process, but the same ones in a resumed run."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
 
     def begin(run_dir: Path, *flags: str) -> "Popen[str]":
@@ -135,11 +135,11 @@ def test_ctrl_c_stops_all_and_the_run_goes_on_as_if_it_had_not(corpus: Path, tmp
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux ends a process with its parent")
-def test_no_process_waits_for_a_first_that_is_gone(corpus: Path, tmp_path: Path) -> None:
+def test_no_process_outlives_a_killed_first_process(corpus: Path, tmp_path: Path) -> None:
     first = spawn("-m", "minitrans", "train", *run_flags(corpus, tmp_path / "run", *TWO_PROCESSES))
     children = Path(f"/proc/{first.pid}/task/{first.pid}/children")
 
-    def has_begun(pid: str) -> bool:  # and is no copy of the first any more
+    def has_begun(pid: str) -> bool:  # and is no longer a copy of the first
         process = Path("/proc") / pid
         return "__main__" in (process / "cmdline").read_text() and "libtorch" in (process / "maps").read_text()
 
@@ -151,14 +151,14 @@ def test_no_process_waits_for_a_first_that_is_gone(corpus: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_what_all_processes_fail_of_is_told_once(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
+def test_an_error_of_all_processes_is_reported_once(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
     flags = run_flags(corpus, shutil.copytree(tiny_run, tmp_path / "run"), "--resume", *TWO_PROCESSES, max_steps=200)
     _, err = finish_process(spawn("-m", "minitrans", "train", *flags), 2)
     assert err.count("minitrans: error: the checkpoint was written by 1 processes, and these are 2") == 1
 
 
 @pytest.mark.slow
-def test_a_fault_of_one_process_ends_all(corpus: Path, tmp_path: Path) -> None:
+def test_an_error_of_one_process_ends_all(corpus: Path, tmp_path: Path) -> None:
     _, err = finish_process(spawn(FLOAT64_RUN, "fail", *run_flags(corpus, tmp_path / "run"), *TWO_PROCESSES), 2)
     errors = [line for line in err.splitlines() if line.startswith("minitrans: error: ")]
     assert errors == [

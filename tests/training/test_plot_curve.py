@@ -13,12 +13,12 @@ METRICS_ROWS = "0,0.001,4,8.0,,,,\n0,,9,,10.0,20.0,0.0,4.0\n0,0.004,14,2.0,,,,\n
 
 
 def plotted_points(metrics: Path, kept_step: int) -> dict[str, list[list[list[float]]]]:
-    """For each panel's title the points of its lines, of which the first stands where the weights were kept."""
+    """The points of each panel's lines, by its title; the first line marks the step of the kept weights."""
     panels = plot_training_curve(metrics, kept_step).axes
     return {panel.get_title("left"): [line.get_xydata().tolist() for line in panel.lines] for panel in panels}  # type: ignore[union-attr]
 
 
-def test_every_value_stands_at_its_step_and_a_line_where_the_weights_were_kept(tmp_path: Path) -> None:
+def test_values_are_plotted_at_their_steps_and_a_line_marks_the_kept_weights(tmp_path: Path) -> None:
     (metrics := tmp_path / "metrics.csv").write_text(METRICS_HEADER + METRICS_ROWS, "utf-8")
     kept = [[10.0, 0.0], [10.0, 1.0]]
     assert plotted_points(metrics, kept_step=10) == {
@@ -31,12 +31,12 @@ def test_every_value_stands_at_its_step_and_a_line_where_the_weights_were_kept(t
 
 
 @pytest.mark.parametrize("loss", ["nan", "inf", ""])
-def test_what_is_no_number_is_left_out(tmp_path: Path, loss: str) -> None:
+def test_missing_and_nonfinite_values_are_left_out(tmp_path: Path, loss: str) -> None:
     (metrics := tmp_path / "metrics.csv").write_text(METRICS_HEADER + f"0,0.5,4,{loss},,,,\n", "utf-8")
     assert plotted_points(metrics, kept_step=5) == {"learning rate": [[[5.0, 0.0], [5.0, 1.0]], [[5.0, 0.5]]]}
 
 
-def test_the_card_shows_it(tiny_run: Path) -> None:
+def test_the_model_card_shows_the_curve(tiny_run: Path) -> None:
     assert "](curve.svg)" in (tiny_run / "README.md").read_text("utf-8")
     assert any(row["val_bleu"] for row in read_metrics(tiny_run))
     text = " ".join(ElementTree.parse(tiny_run / "curve.svg").getroot().itertext())

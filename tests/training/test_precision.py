@@ -1,4 +1,4 @@
-"""The arithmetic of a run is what the user asks for, or what the device is fast at; and it is said once."""
+"""The arithmetic of a run is what the user asks for, or what the device is fast at; it is reported once."""
 
 import inspect
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Faker = Callable[..., None]
 
 @pytest.fixture
 def fake_devices(monkeypatch: pytest.MonkeyPatch) -> Faker:
-    """Pretends that there are some devices, none until it is called, and sees to it that nothing else is asked."""
+    """A function that fakes the available devices, none until it is called; the real ones are never queried."""
 
     def fake_devices(*units: str, cuda: bool = False, bf16: bool = False, mps: bool = False) -> None:
         def is_bf16_supported(including_emulation: bool = True) -> bool:
@@ -54,13 +54,13 @@ GPU_FP16_MESSAGE = "precision: fp16 (this GPU has no bfloat16)"
         ("auto", "auto gpu cuda", "amx_bf16", {"cuda": True}, GPU_FP16_MESSAGE),
         ("auto", "auto gpu mps", "amx_bf16", {"mps": True}, "precision: fp32 (the safe choice on mps)"),
         ("auto", "tpu", "amx_bf16", {"mps": True}, "precision: fp32 (the safe choice on tpu)"),
-        ("auto", "cpu", "", {"cuda": True, "bf16": True}, CPU_FP32_MESSAGE),  # what is asked for, not the best there is
+        ("auto", "cpu", "", {"cuda": True, "bf16": True}, CPU_FP32_MESSAGE),  # the device that was set, not the best
         ("bf16", "cpu", "", {}, "precision: bf16 (as set)"),
         ("fp32", "cpu", "amx_bf16", {}, "precision: fp32 (as set)"),
         ("fp16", "auto", "", {"cuda": True, "bf16": True}, "precision: fp16 (as set)"),
     ],
 )
-def test_each_device_gets_what_is_asked_for_or_what_it_is_fast_at(
+def test_precision_is_as_set_or_what_the_device_is_fast_at(
     setting: PrecisionSetting, accelerators: str, units: str, devices: dict[str, bool], said: str, fake_devices: Faker
 ) -> None:
     fake_devices(*units.split(), **devices)
@@ -69,7 +69,7 @@ def test_each_device_gets_what_is_asked_for_or_what_it_is_fast_at(
 
 
 @pytest.mark.parametrize("capabilities", [dict, None])
-def test_a_processor_of_which_nothing_is_known_gets_fp32(
+def test_a_processor_with_unknown_capabilities_gets_fp32(
     capabilities: type[dict[str, bool]] | None, fake_devices: Faker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if capabilities is None:
@@ -86,7 +86,7 @@ def test_fp16_on_a_processor_is_refused(fake_devices: Faker) -> None:
 
 
 @pytest.mark.parametrize("setting", ["auto", "fp32"])
-def test_a_run_trains_in_it_and_says_so_once(
+def test_a_run_trains_in_its_precision_and_reports_it_once(
     setting: str, corpus: Path, tmp_path: Path, fake_devices: Faker, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_devices("amx_bf16")
@@ -100,7 +100,7 @@ def test_a_run_trains_in_it_and_says_so_once(
     assert "precision" not in captured.out
 
 
-def test_torch_is_asked_what_it_can_answer() -> None:
+def test_torch_has_the_functions_that_are_called() -> None:
     assert "including_emulation" in inspect.signature(torch.cuda.is_bf16_supported).parameters
     for unit in ("amx_bf16", "avx512_bf16"):
         assert isinstance(getattr(torch.cpu, "get_capabilities", dict[str, bool])().get(unit, False), bool)

@@ -1,4 +1,4 @@
-"""A run from its flags to its folder, and whose folder it is (what is refused: tests/test_refusals.py)."""
+"""A run from its flags to its folder, and who may write to that folder (refusals: tests/test_refusals.py)."""
 
 import errno
 import io
@@ -42,7 +42,7 @@ IN_USE_MESSAGE = "is in use by another process; wait for it to end"
 
 
 @pytest.mark.parametrize(("place", "name"), list(enumerate(("settings", "checkpoint", "tokenizer", "text"))))
-def test_processes_that_were_started_otherwise_or_read_other_text_are_refused(
+def test_processes_with_different_settings_or_text_are_refused(
     place: int, name: str, corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gather(facts: tuple[object, ...]) -> list[tuple[object, ...]]:
@@ -54,7 +54,7 @@ def test_processes_that_were_started_otherwise_or_read_other_text_are_refused(
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.EIO, "Input/output error")])
-def test_a_training_goes_on_when_nobody_reads_its_log(error: OSError) -> None:
+def test_training_goes_on_if_its_log_cannot_be_written(error: OSError) -> None:
     file = io.StringIO()
     file.write = mock.Mock(side_effect=error)  # type: ignore[method-assign]
     console = TrainingConsole(file=file)
@@ -62,7 +62,7 @@ def test_a_training_goes_on_when_nobody_reads_its_log(error: OSError) -> None:
     assert console.quiet
 
 
-def test_a_run_folder_holds_what_the_contract_says(tiny_run: Path) -> None:
+def test_a_run_folder_holds_exactly_the_promised_files(tiny_run: Path) -> None:
     files = "config.yaml tokenizer.model model.safetensors model.json words.txt metrics.csv README.md curve.svg"
     assert {path.name for path in tiny_run.iterdir()} == {*files.split(), ".minitrans", "checkpoints", "tensorboard"}
     checkpoints = {path.name for path in (tiny_run / "checkpoints").iterdir()}
@@ -70,7 +70,7 @@ def test_a_run_folder_holds_what_the_contract_says(tiny_run: Path) -> None:
     assert "cache_dir" not in (tiny_run / "config.yaml").read_text()
 
 
-def test_the_metrics_hold_the_curve(tiny_run: Path) -> None:
+def test_metrics_hold_losses_and_scores(tiny_run: Path) -> None:
     rows = read_metrics(tiny_run)
     losses = [float(row["train_loss"]) for row in rows if row["train_loss"]]
     assert len(losses) == 40  # 200 steps, every 5th
@@ -88,7 +88,7 @@ def test_the_card_states_the_scores_that_evaluate_finds(tiny_run: Path, corpus: 
     assert ("sources in lower case" in card) == load_bundle(tiny_run).tokenizer.reader.plain
 
 
-def test_the_words_are_those_of_the_sources_that_are_trained_on(tiny_run: Path, corpus: Path) -> None:
+def test_words_txt_lists_the_words_of_the_sources_trained_on(tiny_run: Path, corpus: Path) -> None:
     bundle = load_bundle(tiny_run)
     pairs = list(zip(*bundle.tokenizer.reader.preprocess_pairs(*read_sides(corpus, "train")), strict=True))
     short = [pair for pair in pairs if all(len(ids) < 40 for ids in bundle.tokenizer.encode_batch(pair))]
@@ -114,24 +114,24 @@ def test_the_threshold_is_chosen_on_valid(tiny_run: Path, corpus: Path) -> None:
 def test_the_last_step_is_validated_wherever_it_falls(
     every: str, validated: list[int], corpus: Path, tmp_path: Path
 ) -> None:
-    """With one batch at least; a run folder may have a blank in its name."""
+    """With at least one batch; a run folder may have a blank in its name."""
     run, flags = tmp_path / "a run", ["--trainer.limit_val_batches", "0.001"]
     assert train(corpus, run, "--trainer.check_val_every_n_epoch", every, *flags, max_steps=23) == 0
     assert [int(row["step"]) for row in read_metrics(run) if row["val_bleu"]] == validated
     assert f"    minitrans translate '{run}' " in (run / "README.md").read_text(encoding="utf-8")
 
 
-def test_one_process_is_the_first(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_of_a_later_node_is_refused(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_RANK", "1")
     flags = run_flags(corpus, tmp_path / "run")
     assert "NODE_RANK in the environment says" in refusal_message("train", *flags, unchanged=tmp_path)
 
 
-# -- On a terminal, and where there is none --------------------------------------------------------------------------
+# -- On a terminal, and without a terminal ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("force", ["", "1"])  # 1: a terminal, but one that cannot show a bar
-def test_a_line_after_ten_seconds_and_each_minute_says_how_far_it_is(
+def test_progress_is_printed_after_ten_seconds_and_each_minute(
     force: str, corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", force)
@@ -161,7 +161,7 @@ def test_a_terminal_shows_a_bar(corpus: Path, tmp_path: Path, capsys: Capture, m
 @pytest.mark.parametrize(
     ("reversed_epochs", "said"), [("1", []), ("2", ["2, of 1.3"]), ("2 --data.streaming=true", [])]
 )
-def test_pairs_that_stay_reversed_are_told(
+def test_pairs_that_stay_reversed_are_reported(
     reversed_epochs: str, said: list[str], corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     flags = f"--trainer.accumulate_grad_batches 2 --data.batch_tokens 5200 --data.reversed_epochs {reversed_epochs}"
@@ -186,7 +186,7 @@ def test_a_validation_logs_scores_and_shows_translations_with_sources(
         module = mock.Mock(spec=TranslationModule)
         module.model = bundle.model
         callback = ValidationScorer("off")
-        callback.samples = [("", "")] * (n == 1)  # as of a validation before, which warned of lines that are cut
+        callback.samples = [("", "")] * (n == 1)  # as after an earlier validation, which warned of cut lines
         callback.on_validation_epoch_end(mock.Mock(datamodule=data, loggers=[]), module)
         module.log_dict.assert_called_once_with(logged, sync_dist=True)
         return callback.samples
@@ -198,15 +198,15 @@ def test_a_validation_logs_scores_and_shows_translations_with_sources(
         assert len(set(logged.values())) == len(samples) == 3
         assert logging.getLogger("minitrans").level == logging.INFO
         assert set(samples) <= set(zip(sources, translations, strict=True))
-    numbers = sorted(call.kwargs["first_line"] for call in first_lines.mock_calls)  # by warnings of lines that are cut
+    numbers = sorted(call.kwargs["first_line"] for call in first_lines.mock_calls)  # for warnings of lines that are cut
     assert numbers == ([1] if n == 1 else [1, 4, 7, 10, 13])
 
 
 # -- From the weights of another run --------------------------------------------------------------------------------
 
 
-def test_training_takes_weights_tokenizer_and_words_of_a_run(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
-    """And where that run does not tell its words, nothing is said of words."""
+def test_init_from_takes_weights_tokenizer_and_words_of_a_run(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
+    """If that run lists no words, the new one lists none either."""
     other = shutil.copytree(tiny_run, tmp_path / "other")
     sizes = json.loads((other / "model.json").read_text())
     known = (other / "words.txt").read_text(encoding="utf-8").splitlines()
@@ -226,7 +226,7 @@ def test_training_takes_weights_tokenizer_and_words_of_a_run(tiny_run: Path, cor
     assert not (tmp_path / "b/words.txt").exists()
 
 
-# -- What is not ours -----------------------------------------------------------------------------------------------
+# -- Files that are not ours ----------------------------------------------------------------------------------------
 
 
 def test_overwrite_replaces_only_what_a_training_wrote(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
@@ -264,12 +264,12 @@ def test_a_folder_in_use_is_refused_until_that_process_is_dead(tiny_run: Path, c
             flags = run_flags(corpus, run_dir, flag, max_steps=200)
             assert IN_USE_MESSAGE in refusal_message("train", *flags, unchanged=tmp_path)
         with pytest.raises(UserError, match=IN_USE_MESSAGE):
-            begin_run(*begun)  # after the other has looked
+            begin_run(*begun)  # locked since the folder was checked
         process.kill()
     begin_run(*begun)
 
 
-def test_a_training_holds_its_folder(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_locks_its_run_folder(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mark, tried = tmp_path / "run/.minitrans", []
 
     def tries(*_: object) -> None:

@@ -33,21 +33,21 @@ Weights = dict[str, Tensor]
 
 
 class RecordedRun(NamedTuple):
-    """A run, the weights that it has begun with, and the batches that it has been given."""
+    """A run, its initial weights, and the batches that it was trained on."""
 
     folder: Path
     initial_weights: Weights
     batches: list[Batch]
 
     def weights_and_average(self, step: int) -> tuple[Weights, Weights]:
-        """Those after a step, and their average."""
+        """The weights after a step, and their average."""
         checkpoint = read_checkpoint(self.folder / f"checkpoints/step-{step}.ckpt")
         states = checkpoint["current_model_state"], checkpoint["state_dict"]
         now, average = ({name.removeprefix("model."): tensor for name, tensor in state.items()} for state in states)
         return now, average
 
     def metrics_column(self, name: str) -> list[float]:
-        """Of metrics.csv."""
+        """The numbers in a column of metrics.csv."""
         return [float(row[name]) for row in read_metrics(self.folder) if row[name]]
 
 
@@ -56,7 +56,7 @@ Train = Callable[..., RecordedRun]
 
 @pytest.fixture
 def train(corpus: Path, tmp_path: Path, monkeypatch: Patch) -> Train:
-    """Trains a tiny model in float64, six steps unless told otherwise, and without dropout."""
+    """A function that trains a tiny model in float64, for six steps by default, without dropout."""
     monkeypatch.setitem(precision.TRAINER_PRECISIONS, "fp32", "64-true")
     monkeypatch.setattr("minitrans.training.run.chart_as_svg", lambda _: "")
     training_step = TranslationModule.training_step
@@ -82,7 +82,7 @@ def train(corpus: Path, tmp_path: Path, monkeypatch: Patch) -> Train:
 
 
 class OptimizerSettings(NamedTuple):
-    """Those of the optimizer, under the names of their flags."""
+    """The settings of the optimizer, under the names of their flags."""
 
     learning_rate: float = 0.01
     warmup_steps: int = 2
@@ -147,7 +147,7 @@ def weight_deviation(weights: Weights, model: Transformer) -> float:
     ],
     ids=str,
 )
-def test_a_few_steps_are_those_of_the_formulas(train: Train, setting: dict[str, Any]) -> None:
+def test_a_few_steps_follow_the_formulas(train: Train, setting: dict[str, Any]) -> None:
     settings = OptimizerSettings(**setting)
     flags = [(f"--{'trainer' if 'grad' in name else 'training'}.{name}", str(value))
              for name, value in settings._asdict().items() if value != math.inf]  # fmt: skip
@@ -156,12 +156,12 @@ def test_a_few_steps_are_those_of_the_formulas(train: Train, setting: dict[str, 
     now, averaged = run.weights_and_average(6)
     assert weight_deviation(now, model) < 1e-7
     assert weight_deviation(averaged, average) < 1e-6  # it is kept in float32
-    if setting:  # control: without it they would be others
+    if setting:  # control: without it they would differ
         model, average = train_by_formula(run, OptimizerSettings())
         assert max(weight_deviation(now, model), weight_deviation(averaged, average)) > 1e-4
 
 
-def test_the_logged_rate_is_that_of_the_step(train: Train) -> None:
+def test_the_logged_learning_rate_is_that_of_the_step(train: Train) -> None:
     run = train("--training.warmup_steps", "2", "--trainer.log_every_n_steps", "1")
     shares = [0.5, 1, 1, *((1 + math.cos(math.pi * k / 4)) / 2 for k in (1, 2, 3))]
     assert run.metrics_column("lr-AdamW") == pytest.approx([0.01 * factor for factor in shares])
@@ -170,7 +170,7 @@ def test_the_logged_rate_is_that_of_the_step(train: Train) -> None:
     assert "lr-AdamW" not in (never.folder / "metrics.csv").read_text()
 
 
-def test_a_validation_is_of_averaged_weights_and_plain_loss(train: Train, corpus: Path, monkeypatch: Patch) -> None:
+def test_validation_uses_averaged_weights_and_the_plain_loss(train: Train, corpus: Path, monkeypatch: Patch) -> None:
     translated_with: list[Tensor] = []
 
     def translator(bundle: Bundle, *arguments: Any) -> Translator:
@@ -194,8 +194,8 @@ def test_a_validation_is_of_averaged_weights_and_plain_loss(train: Train, corpus
     assert run.metrics_column("val_loss") == [pytest.approx(total / n_tokens)]
 
 
-def test_the_average_is_kept_where_the_model_will_be() -> None:
-    """Lightning asks before it has moved the model to the device."""
+def test_the_average_is_kept_on_the_device_that_trains() -> None:
+    """Lightning calls `setup` before it moves the model to the device."""
     average, module = callbacks.WeightMovingAverage(0.9), LightningModule()
     module.model = torch.nn.Linear(2, 2)
     average.setup(Mock(strategy=Mock(root_device=torch.device("meta"))), module, "fit")
@@ -220,8 +220,8 @@ def test_the_seed_decides_the_initial_weights_and_the_order_of_the_data(train: T
     assert sorted(map(len, sources)) != [*map(len, sources)]
 
 
-def test_the_seed_decides_what_is_dropped(train: Train, tiny_run: Path, tmp_path: Path) -> None:
-    """One pair in training, and the weights of another run: nothing else is left to differ."""
+def test_the_seed_decides_what_dropout_drops(train: Train, tiny_run: Path, tmp_path: Path) -> None:
+    """With one training pair and the weights of another run, only dropout can make a difference."""
     for path in tiny_run.parent.glob("*.*"):
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         (tmp_path / path.name).write_text("".join(lines[: 1 if path.stem == "train" else None]), encoding="utf-8")
@@ -238,7 +238,7 @@ def test_the_seed_decides_what_is_dropped(train: Train, tiny_run: Path, tmp_path
 # -- The model and the data -----------------------------------------------------------------------------------------
 
 
-def test_every_size_is_that_of_its_flag(train: Train) -> None:
+def test_model_sizes_are_those_of_the_flags(train: Train) -> None:
     sizes = {
         "d_model": 24, "n_heads": 3, "d_head": 5, "d_ff": 17, "n_layers": 2, "max_len": 50, "dropout": 0.2,
         "attention_dropout": 0.3, "tie_embeddings": False,
@@ -258,7 +258,7 @@ def test_every_size_is_that_of_its_flag(train: Train) -> None:
 
 
 def script_validation_scores(patch: Patch, bleus: Sequence[float]) -> None:
-    """Let one validation after another find these scores."""
+    """Replace the BLEU of each validation by these scores, in order."""
     left = iter(bleus)
 
     def log(self: ValidationScorer, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -284,7 +284,7 @@ def assert_best_weights(run: RecordedRun, step: int) -> None:
     assert f"step {step}," in (run.folder / "curve.svg").read_text(encoding="utf-8")
 
 
-def test_the_weights_of_the_best_validation_are_kept_and_of_equals_the_first(train: Train, monkeypatch: Patch) -> None:
+def test_the_weights_of_the_first_best_validation_are_kept(train: Train, monkeypatch: Patch) -> None:
     """Also in a run that is resumed."""
     monkeypatch.setattr("minitrans.training.run.chart_as_svg", chart_as_svg)
     script_validation_scores(monkeypatch, [1.0, 30.0, 30.0, 20.0, 30.0, 20.0])
@@ -296,7 +296,7 @@ def test_the_weights_of_the_best_validation_are_kept_and_of_equals_the_first(tra
 
 
 @pytest.mark.parametrize(("patience", "steps"), [(1, 6), (3, 14)])
-def test_training_ends_when_patience_does(train: Train, monkeypatch: Patch, patience: int, steps: int) -> None:
+def test_training_ends_when_patience_runs_out(train: Train, monkeypatch: Patch, patience: int, steps: int) -> None:
     script_validation_scores(monkeypatch, [5.0, 6.0, 6.0, 7.0, 6.9, 0.0, 6.0, 8.0])
     run = train(*EVERY_2, "--training.patience", str(patience), max_steps=20)
     assert len(run.batches) == steps
@@ -313,7 +313,7 @@ def test_training_ends_when_patience_does(train: Train, monkeypatch: Patch, pati
         (99, "1e-9", 4, [4, 5, 6, 7]),
     ],
 )
-def test_checkpoints_are_as_frequent_and_as_many_as_is_said(
+def test_checkpoints_are_as_frequent_and_as_many_as_set(
     train: Train, every: int, minutes: str, kept: int, steps: list[int], monkeypatch: Patch
 ) -> None:
     seconds = count(0, 20).__next__  # a step takes 20, and so does a checkpoint

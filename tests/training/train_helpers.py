@@ -1,4 +1,4 @@
-"""What the tests of whole trainings share: one way to make a run, here or in another process, and to look at it."""
+"""Helpers for tests of whole trainings: make a run, in this or another process, and read or compare its files."""
 
 import csv
 import os
@@ -26,7 +26,7 @@ def run_flags(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25) -> 
 
 
 def train(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25, command: str = "train") -> int:
-    """Make a short run in this process, whose curve is not drawn; the exit code."""
+    """Make a short run in this process, without drawing its curve; return the exit code."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("minitrans.training.run.chart_as_svg", lambda _: "")
         return cli.main([command, *run_flags(corpus, run_dir, *flags, max_steps=max_steps)])
@@ -35,7 +35,7 @@ def train(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25, command
 def spawn(*command: str | Path, machine: str | None = None, **environment: str) -> "subprocess.Popen[str]":
     """Start Python with these arguments in a session of its own, one thread for each process.
 
-    `machine` names a network namespace that it shall see.
+    `machine` names the network namespace that it runs in.
     """
     enter = [] if machine is None else ["ip", "netns", "exec", machine]
     return subprocess.Popen(
@@ -49,7 +49,7 @@ def spawn(*command: str | Path, machine: str | None = None, **environment: str) 
 
 
 def finish_process(process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, str]:
-    """What it writes until it has ended with this code, and all that it has started."""
+    """Wait for a process that has to end with this code, and for all that it has started; return what it writes."""
     with process:
         out, err = process.communicate(timeout=300)
     assert process.returncode == code, err
@@ -65,7 +65,7 @@ def wait_for_checkpoint(run_dir: Path, step: int | str, process: "subprocess.Pop
 
 
 def interrupt(process: "subprocess.Popen[str]", signal_number: int, run_dir: Path) -> int:
-    """Send a training a signal when it has written a checkpoint; the step at which it says that it has stopped."""
+    """Send a training a signal once it has written a checkpoint; return the step at which it reports a stop."""
     wait_for_checkpoint(run_dir, "*", process)
     os.killpg(process.pid, signal_number)
     out, err = finish_process(process, 130)
@@ -80,7 +80,7 @@ def interrupt(process: "subprocess.Popen[str]", signal_number: int, run_dir: Pat
 def fail(
     patch: pytest.MonkeyPatch, place: str, error: BaseException, when: Callable[..., bool] = lambda *_: True
 ) -> None:
-    """Have a function or a method of the package raise an error when it is called with such arguments."""
+    """Make a function or method of the package raise an error when `when` is true of its arguments."""
     original = pkgutil.resolve_name(f"minitrans.training.{place}")
 
     def failing(*arguments: Any, **named: Any) -> Any:
@@ -92,7 +92,7 @@ def fail(
 
 
 def last_error(capsys: pytest.CaptureFixture[str]) -> str:
-    """What standard error ends with."""
+    """The last line of standard error."""
     return capsys.readouterr().err.splitlines()[-1]
 
 
@@ -102,12 +102,12 @@ def read_metrics(run_dir: Path) -> list[dict[str, str]]:
 
 
 def load_weights(run_dir: Path) -> dict[str, torch.Tensor]:
-    """Those of the finished model."""
+    """The weights of the finished model."""
     return load_file(run_dir / "model.safetensors")
 
 
 def saved_steps(run_dir: Path) -> list[int]:
-    """The steps of the checkpoints to resume from; there is no other file but the best one."""
+    """The steps of the checkpoints to resume from; the only other file is the best checkpoint, if any."""
     names = {path.name for path in (run_dir / "checkpoints").iterdir()} - {"best.ckpt"}
     return sorted(int(re.fullmatch(r"step-(\d+)\.ckpt", name)[1]) for name in names)  # type: ignore[index]
 
@@ -118,7 +118,7 @@ def read_sides(folder: Path, split: str) -> tuple[list[str], list[str]]:
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """All that is kept of two finished runs is the same, but for their names."""
+    """Assert that two finished runs hold the same files, except for the names of the runs."""
     for name in ("model.safetensors", "metrics.csv", "tokenizer.model", "model.json", "words.txt"):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
     cards = [re.sub(r"minitrans translate \S+", "", (run / "README.md").read_text()) for run in (one, other)]
