@@ -1,4 +1,4 @@
-"""Small corpora in every format that is read, what is in batches of them, and programs that read them."""
+"""Small corpora in every supported format, the content of their batches, and programs that read them."""
 
 import csv
 import gzip
@@ -32,7 +32,7 @@ def write_pairs(folder: Path, kind: str, splits: Mapping[str, Pairs], names: tup
 
 
 def contents(kind: str, pairs: Pairs, names: tuple[str, str]) -> dict[str, bytes]:
-    """What the files hold, by their endings: lines, tsv, csv, jsonl, translation jsonl, parquet, ..., lines gz, ..."""
+    """The content of each ending; kinds: lines, tsv, csv, jsonl, translation jsonl, parquet, ..., lines gz, ..."""
     if kind.endswith(" gz"):
         plain = contents(kind.removesuffix(" gz"), pairs, names)
         return {f"{ending}.gz": gzip.compress(content) for ending, content in plain.items()}
@@ -55,7 +55,7 @@ def contents(kind: str, pairs: Pairs, names: tuple[str, str]) -> dict[str, bytes
 
 
 def stand_in_for_the_hub(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Read owner/name from that place in `folder`, as the repository of that name would be read."""
+    """Read a repository owner/name from that path in `folder` instead of from the hub."""
     load_dataset = datasets.load_dataset
 
     def stand_in(path: str, *arguments: object, **keywords: object) -> object:
@@ -73,7 +73,7 @@ def batch_source_ids(batches: Iterable[Batch]) -> list[list[list[int]]]:
     return [batch.src_ids.tolist() for batch in batches]
 
 
-# -- Programs of their own: for how much memory reading takes --------------------------------------------------------
+# -- Programs in their own process, to measure the memory of reading -------------------------------------------------
 
 
 def long_pairs(n: int, n_words: int) -> Pairs:
@@ -82,7 +82,7 @@ def long_pairs(n: int, n_words: int) -> Pairs:
 
 
 def printed_int(program: str, *arguments: object) -> int:
-    program = f"import sys\nsys.path += {sys.path!r}\n{program}"  # with this file and its like
+    program = f"import sys\nsys.path += {sys.path!r}\n{program}"  # so that it finds this file and its like
     command = [sys.executable, "-c", program, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return int(done.stdout)

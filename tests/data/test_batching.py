@@ -24,7 +24,7 @@ def make_loader() -> EpochLoader:
 
 
 def batch_row_numbers(batches: Iterable[Batch]) -> list[list[int]]:
-    """The rows of each batch, by their first tokens, which are their numbers; a row of padding is none."""
+    """The row numbers of each batch, which are the first tokens of the rows; rows of padding are left out."""
     return [[row for row in batch.src_ids[:, 0].tolist() if row != PAD] for batch in batches]
 
 
@@ -36,7 +36,7 @@ def patch_rank(patch: pytest.MonkeyPatch, rank: int, n: int) -> None:
 
 @given(length_pair_lists, st.integers(1, 200), st.none() | st.integers(0, 5))
 def test_the_plan_is_that_of_a_plain_sort(pairs: list[tuple[int, int]], batch_tokens: int, seed: int | None) -> None:
-    """The plan must never change: a run could not be repeated."""
+    """The plan must never change, or runs could not be repeated."""
     src, tgt = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     width = np.maximum(src, tgt).tolist()
     rng = np.random.default_rng(seed)
@@ -55,7 +55,7 @@ def test_the_plan_is_that_of_a_plain_sort(pairs: list[tuple[int, int]], batch_to
 
 @pytest.mark.parametrize("process", [(0, 1), (1, 3)])
 @pytest.mark.parametrize("position", [0, 1, 17, -1, None])  # of the second epoch; None is its end
-def test_a_loader_goes_on_as_if_never_stopped(
+def test_a_resumed_loader_continues_as_if_never_stopped(
     position: int | None, process: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_rank(monkeypatch, *process)
@@ -87,9 +87,9 @@ def test_a_state_of_a_longer_epoch_is_refused() -> None:
 
 
 @pytest.mark.parametrize("n", [3, 5, 7, 100])
-def test_processes_see_every_row_once_in_as_many_batches_of_one_plan(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_share_the_batches_of_one_plan_equally(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, parts = make_loader(), [make_loader() for _ in range(n)]
-    assert len(whole) % n, "some process has to go without in the last step"
+    assert len(whole) % n, "some process has to go without a batch in the last step"
     for _ in range(2):  # epochs
         patch_rank(monkeypatch, 0, 1)
         plan, dealt = batch_row_numbers(whole), []

@@ -30,7 +30,7 @@ TSV = "en\tzh\none\t一\n"
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No address is looked up, which comes before a connection to another machine."""
+    """Fail if an address is looked up, as it is before any connection to another machine."""
     monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=AssertionError("the network was used")))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf_cache")
 
@@ -50,7 +50,7 @@ FORMATS += ["lines gz", "tsv gz", "csv gz", "jsonl gz"]
 def test_every_format_gives_the_same_text(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In chunks, once, whatever its columns or endings are called; only pairs of `train` need two sides."""
+    """Read in chunks, only once, whatever its columns or endings are called; only pairs of `train` need two sides."""
     monkeypatch.setattr(corpus_module, "CHUNK", 2)
     pairs = [*PAIRS, ("", "空"), (" \u3000", "三"), ("four", "\x00"), *PAIRS]
     splits = {"train": pairs, "val": pairs[1:], "test": PAIRS[1:], "test_2016": PAIRS[2:]}
@@ -95,15 +95,15 @@ def test_every_format_gives_the_same_text(
         ("parquet", parquet_bytes(en=pa.array(["a"], pa.string_view()), zh=["1"]), [("a", "1")]),
     ],
 )
-def test_text_is_read_as_it_stands(tmp_path: Path, name: str, content: str | bytes, pairs: Pairs) -> None:
-    """Quotation marks of a tsv, what looks like a number, a date or nothing, and every line end but a line feed."""
+def test_text_is_read_unchanged(tmp_path: Path, name: str, content: str | bytes, pairs: Pairs) -> None:
+    """Even quotation marks in a tsv, text like a number, a date or a missing value, and unusual line ends."""
     folder = write_files(tmp_path / "corpus", {"train.tsv": TSV, "valid.tsv": TSV, f"test.{name}": content})
     assert pairs_of_split(load_corpus(data_config(folder)), "test") == pairs
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_columns_of_parquet_that_are_no_language_do_not_matter(tmp_path: Path, streaming: bool) -> None:
-    """Nor that those of a language differ in type."""
+def test_other_columns_of_parquet_are_ignored(tmp_path: Path, streaming: bool) -> None:
+    """The columns of a language may differ in type between files."""
     meta = pa.array([[("a", "b")]], pa.map_(pa.string(), pa.string()))
     first = parquet_bytes(meta=meta, en=[None], zh=["1"], score=[1])
     second = parquet_bytes(zh=pa.array(["2"], pa.large_string()), score=[1.5], en=["b"])
@@ -112,7 +112,7 @@ def test_columns_of_parquet_that_are_no_language_do_not_matter(tmp_path: Path, s
     assert [pairs_of_split(corpus, split) for split in corpus] == [[("b", "2")], [("b", "2")]]
 
 
-def test_a_fault_in_the_middle_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_read_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_module, "CHUNK", 2)
     faulty = b"a\n" * 7 + b"\xff\n"
     folder = write_files(tmp_path / "corpus", {"train.en": faulty, "train.zh": "b\n" * 8, "valid.tsv": TSV})
@@ -143,7 +143,7 @@ configs:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that stands in for the hub: owner/name in it is read as the repository of that name would be."""
+    """A folder that stands in for the hub: owner/name in it is read as the repository of that name."""
     stand_in_for_the_hub(monkeypatch, tmp_path / "hub")
     monkeypatch.chdir(tmp_path)
     multi30k, opus = tmp_path / "hub" / "bentrevett" / "multi30k", tmp_path / "hub" / "Helsinki-NLP" / "opus-100"
@@ -158,7 +158,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("values", [("bentrevett/multi30k", "de", None), ("Helsinki-NLP/opus-100", "zh", "en-zh")])
-def test_the_layouts_of_the_hub(values: tuple[str, str, str | None], streaming: bool) -> None:
+def test_the_layouts_of_the_hub_are_read(values: tuple[str, str, str | None], streaming: bool) -> None:
     path, target, name = values
     settings = DataConfig(path, "en", target, name=name, streaming=streaming, cache_dir="cache")
     corpus = load_corpus(settings)
@@ -175,7 +175,7 @@ def test_the_layouts_of_the_hub(values: tuple[str, str, str | None], streaming: 
 
 @pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_hub_data_set_that_needs_a_configuration(streaming: bool) -> None:
+def test_a_hub_data_set_without_configuration_or_valid_split_is_refused(streaming: bool) -> None:
     with pytest.raises(
         UserError, match=r"opus-100 is not a folder here, and .*'en-zh'.*; to use your own text"
     ) as caught:
@@ -196,7 +196,7 @@ def test_images_beside_the_text_are_not_decoded(hub: Path, streaming: bool) -> N
     assert pairs_of_split(corpus, "valid") == [("cat", "Katze")]
 
 
-def test_a_streamed_split_that_nobody_needs_is_not_read(hub: Path) -> None:
+def test_an_unused_streamed_split_is_not_read(hub: Path) -> None:
     write_files(hub / "bentrevett" / "multi30k", {"test.jsonl": "no JSON"})
     settings = DataConfig("bentrevett/multi30k", "en", "de", streaming=True)
     with pytest.raises(UserError, match=r"multi30k, test: cannot read further"):
@@ -216,7 +216,7 @@ def test_a_streamed_split_that_nobody_needs_is_not_read(hub: Path) -> None:
         {"train": "train", "valid": "validation", "a_test": "a_test"},
         {"train": "train", "valid": "dev"},
         {"train": "train", "valid": "valid", "dev": "dev", "val": "val"},  # the second keeps its name
-        # Of train whatever follows its name, of the others what the hub calls its files; but not beside a whole split.
+        # Parts of train may have any suffix, others only the hub's; beside a file of the whole split they are splits.
         {
             "train": "train-2 train-10 train-10b train.old",
             "valid": "valid-00000-of-00002 valid-00001-of-00002",
@@ -225,8 +225,8 @@ def test_a_streamed_split_that_nobody_needs_is_not_read(hub: Path) -> None:
         {"train": "train", "valid": "valid", "train-2": "train-2", "valid-00000-of-00002": "valid-00000-of-00002"},
     ],
 )
-def test_names_of_splits_and_their_files(tmp_path: Path, files: dict[str, str]) -> None:
-    """Whatever else lies in the folder."""
+def test_split_names_and_their_files_are_recognised(tmp_path: Path, files: dict[str, str]) -> None:
+    """Other files in the folder are ignored."""
     names = " ".join(files.values()).split()
     folder = write_pairs(tmp_path / "corpus", "lines gz", {name: [(name, "x"), (name, "y")] for name in names})
     write_files(folder, {"README.md": "x", "train.de": "x", "._train.en": b"\xff", ".hidden.tsv": "x"})
@@ -234,13 +234,13 @@ def test_names_of_splits_and_their_files(tmp_path: Path, files: dict[str, str]) 
     corpus = load_corpus(data_config(folder))
     assert {split: " ".join(pairs["source"][::2]) for split, pairs in corpus.items()} == files
     assert list(corpus)[:2] == ["train", "valid"]
-    write_pairs(folder, "lines gz", {files["train"].split()[-1]: [("new", "x")]})  # of several parts the last
+    write_pairs(folder, "lines gz", {files["train"].split()[-1]: [("new", "x")]})  # the last of several parts
     assert load_corpus(data_config(folder))["train"]["source"][-1] == "new"
 
 
 @pytest.mark.parametrize("name", ["all", "europarl-v7.de-en", "my news"])
-def test_parts_of_local_splits(tmp_path: Path, name: str) -> None:
-    """What nobody needs may be faulty."""
+def test_splits_can_be_parts_of_local_files(tmp_path: Path, name: str) -> None:
+    """Files that no split uses may be faulty."""
     pairs = [(f"a{i}", f"b{i}") for i in range(100)]
     folder = write_pairs(tmp_path / "corpus", "lines", {name: [*pairs, ("", "x")]})
     write_files(folder, {"metadata.csv": "a,b\n1,2\n", "damaged.parquet": "PAR1"})
@@ -254,10 +254,10 @@ def test_parts_of_local_splits(tmp_path: Path, name: str) -> None:
     assert [again[split]._fingerprint for split in again] == [corpus[split]._fingerprint for split in corpus]
 
 
-def test_what_stands_in_two_splits_is_counted_or_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_pairs_in_two_splits_are_counted_or_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     train = [("a", "1"), ("b ", "2"), ("c", "3"), ("a", "1"), ("d", "4"), ("d", "5"), ("", "6"), ("", ""), ("e", "7")]
     splits = {"train": train, "valid": [("b", "2"), ("x", "y"), ("", "")], "test": [("c", "0"), ("x", "z"), ("", "")]}
-    splits["another"] = [("q", "1")]  # of which nothing is said
+    splits["another"] = [("q", "1")]  # about which nothing is logged
     folder = write_pairs(tmp_path / "corpus", "tsv", splits)
     corpus = load_corpus(data_config(folder))
     assert pairs_of_split(corpus, "train") == [pair for pair in train if pair[0]]
@@ -309,7 +309,7 @@ def test_a_tokenizer_is_trained_once(
     assert [message[: len(warning)] for message in caplog.messages] == [warning]
 
     caplog.clear()
-    (folder / "valid.tsv").write_text("en\tzh\nx\ty\n")  # no matter
+    (folder / "valid.tsv").write_text("en\tzh\nx\ty\n")  # not trained on
     train = load_corpus(data_config(folder))["train"]
     with monkeypatch.context() as patch:
         patch.delattr(Tokenizer, "train")
@@ -361,18 +361,18 @@ def test_tokenized_columns(corpus: DatasetDict, tokenizer: Tokenizer, capfd: pyt
         kept = [i for i, length in enumerate(lengths) if length < max_len]
         for side, rows in zip(valid.column_names, read_id_rows(valid, "validation", max_len), strict=True):
             assert (rows.to_pylist(), rows.type) == ([valid[i][side] for i in kept], ID_ROWS)
-    assert capfd.readouterr() == ("", "")  # no progress bar off the terminal
+    assert capfd.readouterr() == ("", "")  # no progress bar without a terminal
 
 
-def test_standard_error_may_be_of_any_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_can_be_imported_without_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     runpy.run_path(readers.__file__)
 
 
-def test_everything_is_made_once_for_the_same_text(
+def test_text_and_ids_are_made_once_for_the_same_text(
     corpus: DatasetDict, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In other processes too; text that differs counts, even if the size and the time of its file do not."""
+    """In other processes too; changed text is noticed, even if the size and the time of its file stay the same."""
     cache = tmp_path / "hf_cache" / "minitrans"
 
     def made() -> dict[Path, int]:
@@ -408,8 +408,8 @@ def test_everything_is_made_once_for_the_same_text(
     assert made().items() >= before.items()
 
 
-def test_the_cache_is_where_it_should_be(corpus: DatasetDict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the home folder nothing is needed then."""
+def test_the_cache_is_kept_in_cache_dir(corpus: DatasetDict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The home folder is not used then."""
     usual = set((tmp_path / "hf_cache" / "minitrans").iterdir())
     mine = str(tmp_path / "mine")
     corpus = load_corpus(data_config(tmp_path / "corpus", cache_dir=mine))

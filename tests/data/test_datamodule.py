@@ -40,7 +40,7 @@ def test_an_epoch_holds_every_training_pair_once(folder: Path, tokenizer: Tokeni
     assert 0.7 * 200 < max(ids.numel() for batch in batches for ids in batch) <= 200
 
 
-def test_validation_holds_what_fits(folder: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
+def test_validation_holds_pairs_that_fit(folder: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
     batches = data_module(folder, tokenizer).val_dataloader()
     left_out = [message for message in caplog.messages if "left out" in message]
     assert left_out == [f"left out 1 of {len(VALID)} validation pairs: longer than max_len, 20 tokens"]
@@ -56,7 +56,7 @@ def test_texts_leave_nothing_out(folder: Path, tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_state_tells_text_from_other_text(streaming: bool, tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_the_state_has_a_checksum_of_the_text(streaming: bool, tmp_path: Path, tokenizer: Tokenizer) -> None:
     def checksum(train: Pairs, *valid: tuple[str, str]) -> int:
         folder = write_pairs(tmp_path, "lines", {"train": train, "valid": [*VALID, *valid]})
         return data_module(folder, tokenizer, streaming=streaming).state_dict()["text"]
@@ -65,10 +65,10 @@ def test_a_state_tells_text_from_other_text(streaming: bool, tmp_path: Path, tok
     assert before == checksum(TRAIN, ("a ", "c"), ("b  c", "d"))
     assert before != checksum(TRAIN, ("a b", "c"), ("c", "d"))  # the same ids in a row
     assert before != checksum(TRAIN, ("d", "c"), ("b c", "a"))  # the same lengths
-    assert streaming == (before == checksum(TRAIN[::-1], ("a", "c"), ("b c", "d")))  # nobody knows all of a stream
+    assert streaming == (before == checksum(TRAIN[::-1], ("a", "c"), ("b c", "d")))  # but not of all text of a stream
 
 
-def test_limits_hold_in_training_alone(folder: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
+def test_limits_apply_to_training_only(folder: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
     lengths = {pair: sorted(1 + len(ids) for ids in tokenizer.encode_batch(pair)) for pair in TRAIN}
     longest = sorted({longer for _, longer in lengths.values()})[-2]
     ratio = sorted({longer / shorter for shorter, longer in lengths.values() if longer <= longest})[-2]

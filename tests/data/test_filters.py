@@ -19,7 +19,7 @@ def pair_table(pairs: list[tuple[str, str]], chunk: int = 2) -> pa.Table:
     return pa.Table.from_batches(columns.to_batches(chunk), schema)
 
 
-def test_hashes_are_alike_where_the_clean_text_is() -> None:
+def test_hashes_are_equal_where_the_clean_text_is() -> None:
     lines = ["a b", " a \t b\n", "a\u3000b", "a\x85b", "ab", "a\u200bb", "e\u0301", "é", "", " ", "A b"]
     rare = [c for c in NOT_VISIBLE if c < "\u3100"]
     lines += [f"x{c}y" for c in rare] + [f"{c}z" for c in rare] + ["a" * 3000, "b" * 3000]
@@ -30,8 +30,8 @@ def test_hashes_are_alike_where_the_clean_text_is() -> None:
         assert (values[:, None] == values).tolist() == [[one == other for other in cleaned] for one in cleaned]
 
 
-def test_which_sides_are_empty() -> None:
-    """`clean` decides; what is quicker must agree with it, for every space, control and format character there is."""
+def test_empty_sides_are_found() -> None:
+    """The quicker code must agree with `clean` for every space, control and format character."""
     lines = [f" {c}" for c in (*NOT_VISIBLE, *"▁a.我́\ue000\U0001f600\U0010ffff")]
     for pairs in ([(line, "x") for line in lines], [("x", line) for line in lines]):
         assert empty_sides(pair_table(pairs)).tolist() == [not clean(line) for line in lines]
@@ -39,7 +39,7 @@ def test_which_sides_are_empty() -> None:
 
 @example([("a", "b"), ("b", "a"), ("a", "a"), ("b", "b")], 2)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), max_size=12), st.integers(1, 5))
-def test_copies_are_all_but_the_first(pairs: list[tuple[str, str]], chunk: int) -> None:
+def test_duplicates_are_all_copies_but_the_first(pairs: list[tuple[str, str]], chunk: int) -> None:
     expected = [pair in pairs[:i] for i, pair in enumerate(pairs)]
     assert duplicate_pairs(hash_pairs(pair_table(pairs, chunk))).tolist() == expected
 
@@ -53,7 +53,7 @@ def test_copies_are_all_but_the_first(pairs: list[tuple[str, str]], chunk: int) 
         ({"max_length_ratio": 2.5}, {"lengths further apart than data.max_length_ratio, 2.5": [1, 1, 0, 0, 0]}),
     ],
 )
-def test_wrong_lengths(limits: dict[str, int], wrong: dict[str, list[int]]) -> None:
+def test_wrong_lengths_are_found(limits: dict[str, int], wrong: dict[str, list[int]]) -> None:
     too_long = {"longer than max_len, 9 tokens": [0, 0, 0, 1, 0]}
     empty = {"one side is empty once it is read": [1, 0, 0, 0, 0]}
     one, other = np.array([1, 3, 2, 9, 9]), np.array([3, 8, 5, 10, 9])

@@ -1,4 +1,4 @@
-"""Noise: what each kind does, and that a pair's depends on the seed, the epoch and its number alone."""
+"""Noise: what each kind does, and that it depends only on the seed, the epoch and the number of the pair."""
 
 import json
 import random
@@ -36,9 +36,9 @@ def make_data(folder: Path, noise: dict[str, float] | None, seed: int = 5, **way
 
 
 def epoch_and_batch(module: TranslationDataModule) -> Iterator[tuple[int, IdPairs]]:
-    """The epoch of each batch, and its pairs without special ids, which are 0 to 2; without end."""
+    """The epoch of each batch, and its pairs without special ids, which are 0 to 2; never ends."""
     for loader in repeat(module.train_dataloader()):
-        buffer = loader.state_dict()["buffer"]  # in memory, each is an epoch
+        buffer = loader.state_dict()["buffer"]  # in memory, each buffer is an epoch
         for batch in loader:
             sides = ([[i for i in row if i > 2] for row in ids.tolist()] for ids in (batch.src_ids, batch.tgt_out))
             epoch = loader.state_dict().get("epoch", buffer)
@@ -95,13 +95,13 @@ def test_each_kind_of_noise(kind: str, source: str, target: str, expected: Pairs
     assert {NOISES[kind](source, target, random.Random(seed), "zh") for seed in range(3000)} == {*expected}
 
 
-def test_signs_are_those_of_the_language() -> None:
+def test_punctuation_is_that_of_the_language() -> None:
     assert [NOISES["quotes"]("", "x", random.Random(0), to)[1] for to in ("de", "ja", "nl")] == ["„x“", "「x」", '"x"']
     assert [NOISES["other_end"]("x", "x", random.Random(0), to)[1] for to in ("de", "ja")] == ["x!", "x！"]
 
 
 @both_loaders
-def test_seed_epoch_and_number_decide(tmp_path: Path, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_is_reproducible(tmp_path: Path, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def epochs_of(noise: dict[str, float] | None = NOISE_SHARES, **values: Any) -> list[IdPairs]:
         return two_epochs(epoch_and_batch(make_data(tmp_path, noise, **values)))
 
@@ -123,7 +123,7 @@ def test_seed_epoch_and_number_decide(tmp_path: Path, way: dict[str, Any], monke
 
 
 @both_loaders
-def test_the_rest_is_as_without_noise(tmp_path: Path, way: dict[str, Any]) -> None:
+def test_noise_leaves_order_validation_and_words_unchanged(tmp_path: Path, way: dict[str, Any]) -> None:
     modules = without, _, noisy = [make_data(tmp_path, noise, **way) for noise in (None, {"typo": 0.0}, {"typo": 0.9})]
     clean, same, other = ([*islice(epoch_and_batch(module), 30)] for module in modules)
     assert clean == same != other
@@ -142,7 +142,7 @@ def test_half_of_the_pairs_of_the_first_epochs_are_reversed(tmp_path: Path, way:
         return [*first, *islice(epoch_and_batch(resumed), 60)]
 
     def reversed_pairs(**more: Any) -> list[set[str]]:
-        """Those of each epoch; all others are as without the setting."""
+        """The reversed pairs of each epoch; all others are as without the setting."""
         found: dict[int, list[str]] = {}
         for (epoch, pairs), (same_epoch, others) in zip(
             first_batches(0, **more), first_batches(2, **more), strict=True
@@ -161,7 +161,7 @@ def test_half_of_the_pairs_of_the_first_epochs_are_reversed(tmp_path: Path, way:
 
 
 @both_loaders
-def test_what_is_reversed_has_no_noise(tmp_path: Path, way: dict[str, Any]) -> None:
+def test_reversed_pairs_have_no_noise(tmp_path: Path, way: dict[str, Any]) -> None:
     modules = [make_data(tmp_path, noise, reversed_epochs=9, **way) for noise in (None, {"title": 0.9})]
     ((_, clean), (_, noisy)) = (next(epoch_and_batch(module)) for module in modules)
     sources = [TOKENIZER.encode(source) for source, _ in TRAIN]
@@ -172,8 +172,8 @@ def test_what_is_reversed_has_no_noise(tmp_path: Path, way: dict[str, Any]) -> N
     assert np.mean(changed[False]) == 0
 
 
-def test_shares_are_those_of_the_pairs() -> None:
-    """Changed pairs are changed again: a kind comes before the end as often as its share is of both."""
+def test_each_kind_changes_its_share_of_the_pairs() -> None:
+    """Changed pairs may change again: a kind comes before the end with probability share / (share + end's share)."""
     for shares, lowered, listed in (({"lower": 0.3}, 0.3, 0), ({"lower": 0.1, "item": 0.3}, 0.1 / 0.7, 0.3 / 0.9)):
         pairs = add_noise(TOKENIZER, TRAIN[:1] * 3000, shares)
         assert np.mean(["a hat" in source for source, _ in pairs]) == pytest.approx(lowered, abs=0.03)
@@ -181,7 +181,7 @@ def test_shares_are_those_of_the_pairs() -> None:
     assert "“" in str(add_noise(TOKENIZER, TRAIN[:9], {"quotes": 0.9})), "zh-CN is zh"
 
 
-def test_what_would_be_longer_or_empty_is_not_changed() -> None:
+def test_pairs_that_would_be_too_long_or_empty_are_unchanged() -> None:
     pairs = [("A" * (1 + n % 9), "B" * (1 + n % 7)) for n in range(300)]
     free = add_noise(TOKENIZER, pairs, {"item": 0.5})
     lengths = [1 + max(len(TOKENIZER.encode(side)) for side in pair) for pair in free]
@@ -191,8 +191,8 @@ def test_what_would_be_longer_or_empty_is_not_changed() -> None:
     assert add_noise(TOKENIZER, (no_word := [("?", "AB？"), ("AB?", "？")] * 50), {"no_end": 0.9}) == no_word
 
 
-def test_what_is_set_aside_stays_so() -> None:
-    """And what noise puts on both sides is set aside with it."""
+def test_noise_keeps_placeholders() -> None:
+    """What noise adds to both sides becomes a placeholder too."""
     tokenizer = Tokenizer.train(["Tom has 12 cats.", "有只猫。"], TokenizerConfig(400, placeholders=True))
     (source,), (target,) = tokenizer.reader.preprocess_pairs(["Tom has 12 cats."], ["Tom有12只猫。"])
     for kind in ("other_end", "quotes", "emoji", "item"):

@@ -1,4 +1,4 @@
-"""Training from a stream: every pair once in a pass, nothing kept, and a resumed run as the unbroken one."""
+"""Training from a stream: a pass has every pair once, nothing is kept, and resuming gives the same batches."""
 
 import itertools
 import json
@@ -77,7 +77,7 @@ def read_until(stream: StreamLoader, n_pairs: int) -> list[Batch]:
     + ["one lines", "one translation parquet", "hub jsonl", "hub translation parquet"]
 )
 def stream_config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataConfig:
-    """The same pairs from every kind of source; the training split is in three files, or in one by another name."""
+    """The same pairs from every kind of source; the training split is in three files, or in one of another name."""
     place, kind = request.param.split(maxsplit=1)
     folder = UPath(f"memory:/{tmp_path}/corpus" if place == "memory" else tmp_path / "owner" / "name")
     splits = {"big": TRAIN, "validation": VALID}
@@ -118,13 +118,13 @@ def test_a_pass_holds_every_pair_once(stream_config: DataConfig, tokenizer: Toke
     for batches in passes:
         pairs = decode_pairs(batches, tokenizer)
         assert sorted(pairs) == sorted(TRAIN)
-        assert sorted(pairs[:BUFFER_PAIRS]) == sorted(TRAIN[:BUFFER_PAIRS])  # a buffer after the other
+        assert sorted(pairs[:BUFFER_PAIRS]) == sorted(TRAIN[:BUFFER_PAIRS])  # one buffer after another
         assert pairs[:BUFFER_PAIRS] != TRAIN[:BUFFER_PAIRS]
         assert all(tensor.numel() <= 40 for batch in batches for tensor in batch)
     assert batch_source_ids(passes[0]) != batch_source_ids(passes[1])
 
 
-def test_a_stream_goes_on_from_any_place(
+def test_a_stream_can_be_resumed_anywhere(
     stream_config: DataConfig, tokenizer: Tokenizer, request: pytest.FixtureRequest
 ) -> None:
     whole = loader(stream_config, tokenizer)
@@ -146,7 +146,7 @@ def test_a_stream_goes_on_from_any_place(
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_several_processes_take_the_batches_of_one_in_turn(n: int, tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """Again and again, of buffers that they cannot share equally; only the last of a buffer may have no rows."""
+    """Even of buffers that they cannot share equally; only the last batches of a buffer may have no rows."""
     settings = data_config(write(tmp_path / "corpus", TRAIN[:43]))
     parts = [loader(settings, tokenizer) for _ in range(n)]
     dealt = run_as_processes(n, lambda: batch_source_ids(islice(parts.pop(), 10)))
@@ -155,8 +155,8 @@ def test_several_processes_take_the_batches_of_one_in_turn(n: int, tmp_path: Pat
     assert in_turn == batch_source_ids(islice(loader(settings, tokenizer), len(in_turn)))
 
 
-def test_the_words_of_what_was_read_are_kept(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """Not those of pairs that are left out, nor those of buffers to come; and a resumed stream goes on with them."""
+def test_the_words_of_the_pairs_read_are_kept(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Not those of pairs that are left out or of later buffers; a resumed stream continues with the same words."""
     first = [("One", "x"), ("", "blank"), ("long " * 30, "x"), *TRAIN][:BUFFER_PAIRS]
     settings = data_config(write(tmp_path / "corpus", [*first, ("two", "x"), *TRAIN]))
     data = TranslationDataModule(settings, tokenizer, max_len=20, seed=5)
@@ -190,10 +190,10 @@ def test_training_pairs_are_not_kept_on_disk(
     kept = [Dataset.from_file(str(path)) for path in cache_folder.glob("*.arrow")]
     assert sorted(map(len, kept)) == [len(VALID), len(VALID)]  # text and ids
     again = load_corpus(settings)["train"]
-    assert again._fingerprint == corpus["train"]._fingerprint  # else the tokenizer were trained anew each time
+    assert again._fingerprint == corpus["train"]._fingerprint  # else the tokenizer would be trained anew
 
 
-def test_filters_hold_in_a_stream(tmp_path: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
+def test_filters_apply_to_streams(tmp_path: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
     bad = [("", "a"), ("a", "a b c d a b c d"), ("b ", "c"), ("a " * 30, "b"), ("c", "d"), ("c", "d")]
     good = [*TRAIN, ("c", "d")]
     settings = data_config(write(tmp_path / "corpus", bad + TRAIN), deduplicate=True, max_length_ratio=3, min_length=2)
@@ -221,7 +221,7 @@ def test_a_stream_without_usable_pairs_ends_in_one_line(tmp_path: Path, tokenize
     assert sorted(decode_pairs(read_until(first, 6), tokenizer)) == sorted(TRAIN[:3] * 2)  # the last buffer has none
 
 
-def test_a_fault_further_on_is_one_line(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_bad_line_is_reported(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_module, "_TOKENIZER_PAIRS", 20)
     monkeypatch.setattr(corpus_module, "CHUNK", 20)
     folder = write(tmp_path / "corpus")
@@ -231,7 +231,7 @@ def test_a_fault_further_on_is_one_line(tmp_path: Path, tokenizer: Tokenizer, mo
         read_until(loader(data_config(folder), tokenizer), 1000)
 
 
-def test_a_stream_that_breaks_off(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_connection_is_reported(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = loader(data_config(write(tmp_path / "corpus")), tokenizer)
 
     def broken(*_: object) -> None:
@@ -259,7 +259,7 @@ settings = data_config(sys.argv[1], cache_dir=sys.argv[2], streaming=True, shuff
 tokenizer = Tokenizer.train(["0 1 2 3 4 5 6 7 8 9 words"], TokenizerConfig(280))
 batches = iter(StreamLoader(settings, tokenizer, 10_000, 0, {}))
 peaks = [peak_private_kb_during(read, 5_500) for _ in range(4)]
-print(min(later - peak for peak, later in pairwise(peaks)))  # what is kept adds to each, a busy machine to one
+print(min(later - peak for peak, later in pairwise(peaks)))  # what is kept adds to all of them, a busy machine to one
 """
 
 
@@ -271,7 +271,7 @@ def test_memory_does_not_grow_with_what_has_been_read(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.text()))
-def test_the_words_of_lines_are_those_of_each(lines: list[str]) -> None:
+def test_word_counts_add_up_over_lines(lines: list[str]) -> None:
     assert add_word_counts(Counter(), lines) == Counter(word for line in lines for word in split_lowercase_words(line))
 
 
