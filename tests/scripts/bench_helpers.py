@@ -1,4 +1,4 @@
-"""What both benchmarks do alike: they refuse a mistake in one line, and print what they have when interrupted."""
+"""Helpers for tests of both benchmarks, which refuse a mistake in one line and print results when interrupted."""
 
 import importlib.util
 from types import ModuleType
@@ -13,7 +13,7 @@ needs_ctranslate2 = pytest.mark.skipif("ctranslate2" not in INSTALLED_PEERS, rea
 
 
 def refusal_line(bench: ModuleType, argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line that a benchmark says of a mistake."""
+    """The one line in which a benchmark reports a mistake."""
     assert bench.main(argv) == 2
     (line,) = capsys.readouterr().err.splitlines()
     return str(line)
@@ -26,7 +26,7 @@ def interrupted_output(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> str:
-    """What a benchmark prints that is interrupted when it calls this function of its own."""
+    """What a benchmark prints if it is interrupted when it calls this function of its module."""
     with monkeypatch.context() as patch:
         patch.setattr(bench, function, Mock(side_effect=KeyboardInterrupt))
         assert bench.main(argv) == 130

@@ -1,4 +1,4 @@
-"""What an emulated ARM processor takes is named where it is not there."""
+"""The tools that emulate an ARM processor are named if they are missing."""
 
 import shutil
 from pathlib import Path

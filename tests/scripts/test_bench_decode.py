@@ -28,7 +28,7 @@ PEER_PARAMS = [pytest.param(HF, marks=needs_transformers), pytest.param(CT2, mar
 
 @pytest.fixture(scope="module")
 def model() -> Transformer:
-    """One whose outputs end, some sooner than others."""
+    """A model whose outputs end, some sooner than others."""
     return randomize(Transformer(MODEL_CONFIG), 5).float()
 
 
@@ -46,7 +46,7 @@ def greedy_outputs(model: Transformer, sources: IdLists) -> IdLists:
 
 @pytest.fixture
 def patch_for_quick_comparison(monkeypatch: pytest.MonkeyPatch, model: Transformer, sources: IdLists) -> None:
-    """A comparison that takes seconds."""
+    """Make the comparison take only seconds."""
     monkeypatch.setattr(bench_decode, "make_model_and_sources", lambda *arguments: (model, sources))
     monkeypatch.setattr(bench_decode, "peak_memory", lambda *arguments: 123.0)
     monkeypatch.setattr(bench_decode, "SENTENCE_LENGTHS", (8, 16))
@@ -54,7 +54,7 @@ def patch_for_quick_comparison(monkeypatch: pytest.MonkeyPatch, model: Transform
 
 
 @pytest.mark.parametrize("name", [OURS, "minitrans, plain", "minitrans, no cache", *PEER_PARAMS])
-def test_all_decode_the_same(
+def test_all_contenders_decode_the_same(
     name: str, model: Transformer, sources: IdLists, greedy_outputs: IdLists, tmp_path: Path
 ) -> None:
     assert len({len(ids) for ids in greedy_outputs}) > 5
@@ -114,7 +114,7 @@ def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
 
 @needs_peers
 @pytest.mark.usefixtures("patch_for_quick_comparison")
-def test_a_peer_that_differs_is_told_and_one_sentence_is_enough(
+def test_a_peer_that_differs_is_reported_and_one_sentence_is_enough(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench_decode.HuggingFaceDecoder, "__call__", lambda _, sources, beam=1: [[] for _ in sources])
@@ -133,13 +133,13 @@ def test_a_peer_that_differs_is_told_and_one_sentence_is_enough(
         *((name, 900, 0, False) for name in bench_decode.LESS_EXACT),
     ],
 )
-def test_who_differs_by_more_than_rounding_is_named(name: str, n_sentences: int, n_at_length: int, named: bool) -> None:
+def test_differences_beyond_rounding_are_named(name: str, n_sentences: int, n_at_length: int, named: bool) -> None:
     lengths = [{"different": {name: n}} for n in (n_at_length, 0, 0, 0, 0, 0)]
     result = {"sentences": 1000, "contenders": [{"name": name, "different": n_sentences}], "lengths": lengths}
     assert bench_decode.differing_contenders(result) == [name] * named
 
 
-def test_a_round_is_every_contender_once(sources: IdLists) -> None:
+def test_a_round_times_every_contender_once(sources: IdLists) -> None:
     decoders = Mock()
     decoders.a.side_effect = decoders.b.side_effect = lambda batch, beam: [[7]] * len(batch)
     batches = [sources[:2], sources[2:3]]
@@ -151,7 +151,7 @@ def test_a_round_is_every_contender_once(sources: IdLists) -> None:
     assert len(timings["a"].median_batch_seconds) == 2
 
 
-def test_no_cache_is_timed_once_where_it_takes_long(monkeypatch: pytest.MonkeyPatch, sources: IdLists) -> None:
+def test_decoding_without_a_cache_is_timed_once_if_slow(monkeypatch: pytest.MonkeyPatch, sources: IdLists) -> None:
     time_batch = Mock(return_value=(9.0, [[7]]))
     monkeypatch.setattr(bench_decode, "time_batch", time_batch)
     decoders: Any = {name: name for name in (HF, bench_decode.OURS_NO_CACHE)}
@@ -163,7 +163,7 @@ def test_no_cache_is_timed_once_where_it_takes_long(monkeypatch: pytest.MonkeyPa
 
 @needs_peers
 @pytest.mark.usefixtures("patch_for_quick_comparison")
-def test_an_interrupt_leaves_what_was_measured_with_bfloat16_left_out(
+def test_an_interrupt_prints_results_and_names_what_was_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench_train, "BF16_CPU_FLAGS", ())
@@ -187,7 +187,7 @@ def test_an_interrupt_leaves_what_was_measured_with_bfloat16_left_out(
     ],
 )
 @needs_peers
-def test_bad_usage_is_one_line(flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_ends_in_one_line(flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert complaint in refusal_line(bench_decode, [*FLAGS, *flags], capsys)
 
 
@@ -195,7 +195,7 @@ def test_bad_usage_is_one_line(flags: list[str], complaint: str, capsys: pytest.
     ("bench", "missing"),
     [(bench_decode, "transformers"), (bench_decode, "ctranslate2"), (bench_train, "transformers")],
 )
-def test_without_a_peer_it_says_what_to_install(
+def test_a_missing_peer_is_reported_with_what_to_install(
     bench: ModuleType, missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else 1)

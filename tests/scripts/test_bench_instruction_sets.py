@@ -1,4 +1,4 @@
-"""A benchmark held to an instruction set: other libraries use no more either, and what is printed says so."""
+"""A benchmark limited to an instruction set: other libraries are limited too, and the output says so."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ print(torch.backends.cpu.get_cpu_capability(), *usable_matmul_flags(sys.argv[2:]
 """
 
 
-def test_a_program_starts_again_held_to_it(tmp_path: Path) -> None:
+def test_a_program_restarts_with_the_instruction_set(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(RESTART_PROGRAM)
     folder = Path(instruction_sets.__file__).parent
     command: list[str | Path] = [sys.executable, tmp_path / "program.py", folder, *CPU_FLAGS]
@@ -35,7 +35,7 @@ def test_a_program_starts_again_held_to_it(tmp_path: Path) -> None:
         (None, CPU_FLAGS[1:]),
     ],
 )
-def test_flags_are_what_may_be_used(name: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_usable_flags_are_listed(name: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     held = instruction_sets.INSTRUCTION_SETS[name].environment if name else {}
     monkeypatch.setattr("os.environ", held)
     assert instruction_sets.usable_matmul_flags(CPU_FLAGS) == expected

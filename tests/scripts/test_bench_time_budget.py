@@ -1,4 +1,4 @@
-"""A benchmark repeats what fits into its minutes, and says every few seconds what it is at."""
+"""A benchmark repeats what fits into its minutes, and prints its progress every few seconds."""
 
 import time
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from time_budget import TimeBudget
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Stands still unless it is told."""
+    """A clock that stands still until a test moves it."""
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(time_budget, "monotonic", lambda: clock.now)
     return clock
@@ -33,7 +33,7 @@ def test_slow_measurements_end_in_time(clock: SimpleNamespace) -> None:
     assert 0 < five.seconds_left() < 5
 
 
-def test_progress_of_a_measurement_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_measurement_progress_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert time_budget.PROGRESS_INTERVAL <= 20
     monkeypatch.setattr(time_budget, "PROGRESS_INTERVAL", 0.01)
     with TimeBudget("bench", 2) as two:

@@ -24,7 +24,7 @@ BF16_CPU_FLAGS, NO_BF16_CPU_FLAGS = ["avx2", "amx_bf16"], ["avx2"]  # with bfloa
 
 
 class BatchRecorder(BenchTrainer):
-    """Makes no step, but remembers which batches it was to train on."""
+    """Makes no step, but records which batches it is given."""
 
     def __init__(self, name: str) -> None:
         self.contender = Contender(name, "fp32")
@@ -40,7 +40,7 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Workload:
     return bench_train.make_workload(TINY_SETTINGS, tmp_path_factory.mktemp("bench"))
 
 
-def test_made_up_lengths_are_those_of_captions() -> None:
+def test_made_up_lengths_are_like_those_of_captions() -> None:
     source, target = bench_train.made_up_pair_lengths(20_000, 15.5, np.random.default_rng(0))
     assert source.min() >= 1
     assert target.min() >= 1
@@ -164,7 +164,7 @@ def test_json_holds_every_number_that_the_processor_can_give(
 
 
 @needs_transformers
-def test_an_interrupt_leaves_measurements(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_prints_results(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert "| nn.Transformer fp32 |" in interrupted_output("peak_memory", bench_train, FLAGS, monkeypatch, capsys)
     nothing = interrupted_output("make_workload", bench_train, FLAGS, monkeypatch, capsys)
     assert nothing == "interrupted before anything was measured\n"
@@ -191,5 +191,5 @@ def test_the_sweep_is_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         pytest.param(["--sweep", "--data", "x"], "give it without --data", marks=needs_transformers),
     ],
 )
-def test_bad_usage_is_one_line(flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_ends_in_one_line(flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert complaint in refusal_line(bench_train, [*FLAGS, *flags], capsys)

@@ -39,7 +39,7 @@ def test_a_small_file_has_exactly_these_mutants() -> None:
     assert all(m.source != SMALL_SOURCE and m.source.count("\n") == SMALL_SOURCE.count("\n") for m in made)
 
 
-def test_what_is_called_equivalent_is_a_mutant() -> None:
+def test_every_listed_equivalent_mutant_exists() -> None:
     for file, changes in cpp_mutants.EQUIVALENT_MUTANTS.items():
         source = (mutants.ROOT / cpp_mutants.COMPILED_DIR / file).read_text(encoding="utf-8")
         assert changes.keys() <= {mutant.after for mutant in cpp_mutants.make_mutants(file, source)}

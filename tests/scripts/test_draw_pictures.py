@@ -1,4 +1,4 @@
-"""The pictures in docs/pictures are what the script draws, show what they say, and are shown."""
+"""The pictures in docs/pictures are what the script draws, show the right numbers, and appear on pages."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ def rects_of_class(picture: str, kind: str) -> list[ElementTree.Element]:
     return ElementTree.fromstring(picture).findall(f".//{{*}}rect[@class='{kind}']")
 
 
-def test_those_that_need_no_run_are_up_to_date() -> None:
+def test_pictures_that_need_no_run_are_up_to_date() -> None:
     for name, picture in (("masks", draw_masks()), ("who-computes", draw_backends())):
         assert (PICTURE_DIR / f"{name}.svg").read_text(encoding="utf-8") == picture, "run scripts/dev/draw_pictures.py"
 
@@ -42,7 +42,7 @@ def test_cross_attention_has_a_cell_for_each_pair_of_pieces(traced: TracedTransl
     assert drawn == pytest.approx(weights.flatten().tolist(), abs=0.005)
 
 
-def test_the_step_is_the_row_of_the_full_pass(traced: TracedTranslation) -> None:
+def test_the_cached_step_equals_the_row_of_the_full_pass(traced: TracedTranslation) -> None:
     picture = draw_cached_step(traced)
     drawn = [float(cell.attrib["fill-opacity"]) for cell in rects_of_class(picture, "w")]
     of_step, of_full = drawn[-2 * (SHOWN_STEP + 1) : -(SHOWN_STEP + 1)], drawn[-(SHOWN_STEP + 1) :]

@@ -1,4 +1,4 @@
-"""The published bugs: their list is whole, and what is said of one follows from the checks alone."""
+"""The published bugs: their list is complete, and what the page says about each follows from the checks."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ ALL_EXACT = {
 ONE_FAILS = {**ALL_EXACT, "chunks": Outcome(0.5, False, "first at 3; this looks like: the mask is late")}
 
 
-def test_the_list_is_whole_and_the_page_has_a_row_for_each() -> None:
+def test_the_list_is_complete_and_the_page_has_a_row_for_each_bug() -> None:
     bugs, page = read_bugs(), PAGE_FILE.read_text(encoding="utf-8")
     assert len(bugs) >= 12
     assert sum(not bug.missed for bug in bugs) >= 10
@@ -32,7 +32,7 @@ def test_the_list_is_whole_and_the_page_has_a_row_for_each() -> None:
         assert (" no | " in line) == bool(bug.missed)
 
 
-def test_a_row_says_what_caught_it_what_that_looked_like_and_what_fails_after_the_fix_too() -> None:
+def test_a_row_names_the_catching_check_its_symptom_and_what_fails_after_the_fix() -> None:
     line = table_row(BUG, ONE_FAILS, ALL_EXACT)
     assert line.startswith("| [#7](https://github.com/huggingface/transformers/issues/7), [#8](")
     assert line.endswith("a window is off | gemma2 | 1.0 | 1.1 | `chunks` | the mask is late | 0.5 | 1e-15 | nothing |")
@@ -49,7 +49,7 @@ def test_a_row_says_what_caught_it_what_that_looked_like_and_what_fails_after_th
         (ALL_EXACT, ALL_EXACT, []),
         (ONE_FAILS, ONE_FAILS, []),  # it fails as before
         (ONE_FAILS, {**ALL_EXACT, "chunks": Outcome(None, False, "KeyError")}, []),  # nothing shows that it is fixed
-        ({**ALL_EXACT, "chunks": Outcome(None, False, "KeyError")}, ALL_EXACT, []),  # an error is no wrong number
+        ({**ALL_EXACT, "chunks": Outcome(None, False, "KeyError")}, ALL_EXACT, []),  # an error is not a wrong number
         ({**ALL_EXACT, "chunks": Outcome(1e-7, False, "")}, ALL_EXACT, []),  # rounding in float32
         ({**ALL_EXACT, "chunks": Outcome(1.2e-5, True, "")}, ALL_EXACT, []),  # allowed in float32
         ({**ALL_EXACT, "chunks": Outcome(float("nan"), False, "")}, ALL_EXACT, ["chunks"]),
@@ -68,14 +68,14 @@ def test_a_bug_is_caught_or_has_a_reason_and_not_both() -> None:
     ]
 
 
-def test_a_number_of_no_bug_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_bug_number_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         hf_bugs.main(["99999999"])
     assert "there is no bug with the number 99999999" in capsys.readouterr().err
 
 
-def test_it_measures_any_release_alike(tmp_path: Path) -> None:
-    """The release that is installed stands for all: its GPT-2 is right, but not with the mask alone."""
+def test_a_release_is_measured_with_all_checks(tmp_path: Path) -> None:
+    """The installed release stands in for any: its GPT-2 is right, except with the mask alone."""
     pytest.importorskip("transformers")
     sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 12}
     bug = Bug([1], "nothing", "gpt2", "0", "0", sizes)

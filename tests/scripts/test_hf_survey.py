@@ -1,4 +1,4 @@
-"""The survey of Hugging Face's architectures: its page is whole, and nothing stays unexplained."""
+"""The survey of Hugging Face's architectures: its page is complete, and every failure is explained."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,7 +14,7 @@ from hf_survey import NOTES_FILE, PAGE_FILE, Entry, Finding, join_names, main, p
 from minitrans.cachecheck.measurement import Caught, Measurement, Result
 
 Capture = pytest.CaptureFixture[str]
-# As the project promises; and five of each kind are measured in the tests of anyone's model.
+# The project promises these; five of each kind are also measured in the tests of users' models.
 PROMISED_ARCHITECTURES = {
     *("marian", "m2m_100", "bart", "mbart", "pegasus", "pegasus_x", "blenderbot", "plbart", "led", "bigbird_pegasus"),
     *("t5", "mt5", "umt5", "longt5", "nllb-moe", "switch_transformers", "prophetnet"),
@@ -58,7 +58,7 @@ def make_note(entries: list[str], checks: list[str], shown: str = "") -> dict[st
     return {"entries": entries, "checks": checks, "kind": "meant", "words": "Because of that.", "shown": shown}
 
 
-def test_the_page_names_all_and_explains_all() -> None:
+def test_the_page_names_all_promised_architectures_and_explains_all_failures() -> None:
     _, notes = read_entries_and_notes(NOTES_FILE)
     page = PAGE_FILE.read_text(encoding="utf-8")
     assert PROMISED_ARCHITECTURES - {*page.replace(",", " ").replace(".", " ").split()} == set()
@@ -71,7 +71,7 @@ def test_the_page_names_all_and_explains_all() -> None:
     assert all(f'<a id="note-{i}"></a>' in page and f"(#note-{i})" in page for i in range(1, len(notes) + 1))
 
 
-def test_all_has_to_be_explained_and_nothing_else(tmp_path: Path, capsys: Capture) -> None:
+def test_every_failure_needs_a_note_and_every_note_a_failure(tmp_path: Path, capsys: Capture) -> None:
     output = tmp_path / "page.md"
     file = write_notes_file(tmp_path, make_note(["gpt2"], ["chunks"], "print(6 * 7)"), make_note(["llama"], ["steps"]))
     assert main(["--output", str(output)], file) == 1
@@ -92,7 +92,7 @@ def test_all_has_to_be_explained_and_nothing_else(tmp_path: Path, capsys: Captur
     assert "**?**" not in output.read_text(encoding="utf-8")
 
 
-def test_names_that_are_asked_for_are_not_written(tmp_path: Path, capsys: Capture) -> None:
+def test_results_for_given_names_are_printed_and_not_written(tmp_path: Path, capsys: Capture) -> None:
     before = PAGE_FILE.read_bytes()
     assert main(["gpt2", "opt"], write_notes_file(tmp_path, make_note(["all"], ["all"]))) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == ["| gpt2 | `chunks` 0.5 | [1](#note-1) |", "| opt |  |  |"]
@@ -104,7 +104,7 @@ def test_names_that_are_asked_for_are_not_written(tmp_path: Path, capsys: Captur
     assert PAGE_FILE.read_bytes() == before
 
 
-def test_of_many_checks_that_fail_the_worst_are_named_nan_first() -> None:
+def test_only_the_worst_of_many_failing_checks_are_named_nan_first() -> None:
     results = [new_result(f"c{i}", 0.1 * i) for i in range(1, 7)] + [new_result("nan", float("nan"))]
     row = Finding(FAKE_FINDINGS["opt"].entry, results)
     *_, line = hf_survey.failure_table([row], [])
@@ -117,12 +117,12 @@ def test_a_dtype_that_is_not_float64_is_named() -> None:
     assert join_names([Finding(FAKE_FINDINGS["opt"].entry, results), FAKE_FINDINGS["opt"]]) == "opt (float32), opt."
 
 
-def test_many_who_cannot_do_the_same_are_counted() -> None:
+def test_many_entries_without_the_same_check_are_counted() -> None:
     rows = [Finding(Entry(f"n{i}", "", {}, False), [new_result("rows", 0.0, offered=False)]) for i in range(6)]
     assert [*hf_survey.unoffered_checks_table(rows)][-1] == "| it cannot | `rows` | 6 |"
 
 
-def test_errors_that_differ_in_a_class_or_a_number_share_a_line() -> None:
+def test_errors_that_differ_only_in_a_class_or_number_share_a_line() -> None:
     rows = [
         Finding(Entry(name, "", {}, False), [replace(new_result("rows", 0.0, offered=False), detail=detail)])
         for name, detail in [("a", "AForCausalLM takes 6, not x8"), ("b", "BForCausalLM takes 12, not x8")]
@@ -130,7 +130,7 @@ def test_errors_that_differ_in_a_class_or_a_number_share_a_line() -> None:
     assert [*hf_survey.unoffered_checks_table(rows)][2:] == ["| … takes …, not x8 | `rows` | a, b |"]
 
 
-def test_a_program_sees_what_stands_before_it() -> None:
+def test_a_program_can_use_the_names_of_the_preamble() -> None:
     assert printed_by("print(tuple(ids.shape), off(ids.double() * 2, ids.double()))") == "(3, 7) 1e+00"
 
 

@@ -1,4 +1,4 @@
-"""The corpus that ships is what its generator makes, and no sentence that tests is one to train on."""
+"""The corpus that ships is what its generator makes, and no test sentence is in the training data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def small_phrasebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def fresh_run(tmp_path_factory: pytest.TempPathFactory) -> FreshRun:
-    """The folder of a fresh run, where another draw had more translations, and what it leaves out of lines."""
+    """The folder of a fresh run, which held a file of an older run, and the words that it holds out of lines."""
     folder = tmp_path_factory.mktemp("corpus")
     (folder / "test.zh.9").write_text("旧的\n", encoding="utf-8")
     hold_out, chosen = make_corpus.hold_out_words, list[make_corpus.Pair]()
@@ -55,7 +55,7 @@ def fresh_run(tmp_path_factory: pytest.TempPathFactory) -> FreshRun:
     return folder, chosen
 
 
-def test_a_fresh_run_gives_the_same_bytes_and_leaves_no_translations_of_another_draw(fresh_run: FreshRun) -> None:
+def test_a_fresh_run_gives_the_same_bytes_and_removes_translations_of_an_older_run(fresh_run: FreshRun) -> None:
     folder, _ = fresh_run
     made = sorted(path.name for path in folder.iterdir())
     assert made == sorted(path.name for split in SPLITS for path in CORPUS_DIR.glob(f"{split}.[ez]*"))
@@ -64,7 +64,7 @@ def test_a_fresh_run_gives_the_same_bytes_and_leaves_no_translations_of_another_
 
 
 def test_another_seed_leaves_out_other_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What comes after it takes long.
+    # Skip the later stages, which take long.
     monkeypatch.setattr(make_corpus, "SlotFiller", lambda *_: SimpleNamespace(fill_often=lambda _: []))
     monkeypatch.setattr(make_corpus, "hold_out_words", lambda *_: [])
     assert make_corpus.main(["--out", str(tmp_path), "--seed", "2"]) == 0
@@ -78,7 +78,7 @@ def test_the_running_examples_are_in_train() -> None:
     ]  # fmt: skip
 
 
-def test_no_sentence_that_tests_is_in_train_in_any_variant() -> None:
+def test_no_test_sentence_is_in_train_in_any_variant() -> None:
     trained = {key for en in ZH_BY_EN for key in make_corpus.sentence_run_keys(en)}
     for name in ("valid", "test", "test_compositional", "everyday", "everyday_dev", "values", "names"):
         assert [en for en in lines(f"{name}.en") if make_corpus.variant_key(en) in trained] == [], name
@@ -107,7 +107,7 @@ def test_names_are_not_in_train() -> None:
     assert names.isdisjoint(trained)
 
 
-def test_variants_are_known_by_their_key() -> None:
+def test_variants_of_a_sentence_have_the_same_key() -> None:
     for variants in (
         ("It's late. I can't stay.", "it is late! i cannot stay", "IT’S LATE, I CAN NOT STAY!!"),
         ("We'll see, won't we?", "we will see, will not we"),
@@ -128,7 +128,7 @@ def test_left_out_lines_are_whole_sentences_whose_words_are_trained() -> None:
 
 
 def line_regex(line: make_corpus.Line, kinds: make_corpus.WordsByKind) -> re.Pattern[str]:
-    """All sentences, on lines of their own, that a line makes with these words."""
+    """A pattern of all sentences, each filling a line of text, that a line makes with these words."""
     slots = make_corpus.slots(line.english, False)
     words = (f"(?:{'|'.join({re.escape(row[slot.column]) for row in kinds[slot.kind]})})" for slot in slots)
     words = (word.replace(r"\#", r"\d").replace(r"\&", "[A-Z]").replace(r"\~", "[a-z]{6,}") for word in words)
@@ -150,7 +150,7 @@ def test_a_word_left_out_of_a_line_is_not_in_train_but_others_are(fresh_run: Fre
             assert bool(line_regex(pair.line, kinds | {kind: rows}).search(trained)) != left_out, (pair, left_out)
 
 
-def test_english_is_contracted_and_written_out() -> None:
+def test_english_occurs_contracted_and_written_out() -> None:
     variants = collections.Counter(map(make_corpus.variant_key, ZH_BY_EN))
     assert sum(count > 1 for count in variants.values()) > 2_000
     words = collections.Counter(word for en in ZH_BY_EN for word in en.split())
@@ -170,7 +170,7 @@ def test_show_prints_what_a_line_makes(small_phrasebook: Path, capsys: pytest.Ca
 
 
 def test_a_mark_in_a_word_is_the_same_on_both_sides(small_phrasebook: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A digit, a letter or a made-up name."""
+    """It becomes a random digit, letter or made-up name."""
     (small_phrasebook / "words" / "food.tsv").write_text("en\tzh\n1,## &2# ~\t1##号&2#~\n", encoding="utf-8")
     assert make_corpus.main(["--show", "talk.tsv:2"]) == 0
     pattern = r"^I like 1,(\d\d) ([A-Z]2\d) ([A-Z][a-z]{5,})\.\t我喜欢1\1号\2\3。$"
@@ -211,7 +211,7 @@ BAD_TABLES = {
 
 
 @pytest.mark.parametrize(("file", "text", "message"), [(file, *row) for file in BAD_TABLES for row in BAD_TABLES[file]])
-def test_a_mistake_in_a_table_is_one_line_and_nothing_is_written(
+def test_a_mistake_in_a_table_is_reported_in_one_line_and_nothing_is_written(
     file: str, text: str, message: str, small_phrasebook: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if file == "phrasebook/talk.tsv":
@@ -224,12 +224,12 @@ def test_a_mistake_in_a_table_is_one_line_and_nothing_is_written(
     assert not (small_phrasebook / "new").exists()
 
 
-def test_a_missing_file_is_one_line(small_phrasebook: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_reported_in_one_line(small_phrasebook: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert make_corpus.main(["--out", str(small_phrasebook / "new")]) == 2
     assert re.fullmatch(r"make_corpus: .*everyday\.en'\n", capsys.readouterr().err)
 
 
-def test_what_is_copied_may_be_latin_and_a_table_may_begin_with_a_mark(small_phrasebook: Path) -> None:
+def test_copied_text_may_be_latin_and_a_table_may_begin_with_a_byte_order_mark(small_phrasebook: Path) -> None:
     text = "# a\nA203 at 7:30, call 140 1234 5678.\t7:30，A203，打140 1234 5678。\n5%, $1,250.\t5%，1250美元。\n"
     (small_phrasebook / "phrasebook" / "talk.tsv").write_text(text, encoding="utf-8-sig")
     assert make_corpus.main(["--show", "talk.tsv:2"]) == 0
@@ -261,7 +261,7 @@ MEN_OR_MIXED_WORDS = r"\b(?:he|him|his|men|boys|brothers|sons|fathers|husbands|p
 NOUN_SUBJECT = "(?![我你您他她它这那有不要]|今天|明天|昨天|星期)[^，。？！]{2,4}"
 ONE_SENTENCE = r"^(?!.*[.?!] )"  # one sentence
 
-# What must never be said: a pattern of it, in small English, a tab and Chinese; and something said so.
+# What must never be said: a pattern of lower-case English, a tab and Chinese; and an example that matches.
 FORBIDDEN_PATTERNS = {
     "two days": (f"({DAY})[^，。？！比说和到或]*(?!\\1)(?:{DAY})", "\t我昨天要明天去。"),
     "two weekdays": (f"({WEEKDAY})[^，。？！比说和到或还之]*(?!\\1){WEEKDAY}", "\t我们星期一在星期二开会。"),
@@ -300,7 +300,7 @@ FORBIDDEN_PATTERNS = {
 
 
 @pytest.mark.parametrize("mistake", FORBIDDEN_PATTERNS)
-def test_what_must_never_be_said(mistake: str) -> None:
+def test_forbidden_patterns_do_not_occur(mistake: str) -> None:
     pattern, said = FORBIDDEN_PATTERNS[mistake]
     assert re.search(pattern, said)
     assert not [pair for pair in PAIRS if re.search(pattern, pair)]

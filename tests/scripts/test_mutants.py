@@ -1,4 +1,4 @@
-"""The mutants that the tests are tested with: each changes one thing, and those called equivalent are among them."""
+"""The mutants that the tests are tested with: each changes one thing, and those listed as equivalent exist."""
 
 import ast
 import sys
@@ -78,7 +78,7 @@ def test_every_mutant_is_another_program_with_the_same_documentation(module: str
 
 
 @pytest.mark.slow
-def test_what_is_called_equivalent_is_a_mutant() -> None:
+def test_every_listed_equivalent_mutant_exists() -> None:
     made = {
         (mutant.scope, mutant.after)
         for module in (*mutants.MODEL_MODULES, *mutants.OTHER_MODULES)
@@ -88,7 +88,7 @@ def test_what_is_called_equivalent_is_a_mutant() -> None:
     assert {(scope, after) for scope, changes in mutants.EQUIVALENT_MUTANTS.items() for after in changes} <= made
 
 
-def test_the_score_counts_what_is_not_known_to_be_equivalent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_score_leaves_out_equivalent_mutants(capsys: pytest.CaptureFixture[str]) -> None:
     made = [mutants.Mutant("masks.py", range(i, i + 1), "f", "x = 0", f"x = {i}", "") for i in range(1, 41)]
     made[0] = made[0]._replace(equivalent_because="it is all one")
     assert mutants.report_survivors_and_scores(made[:3], made[3:]) == 1
@@ -100,13 +100,13 @@ def test_the_score_counts_what_is_not_known_to_be_equivalent(capsys: pytest.Capt
     assert "not equivalent: masks.py:1  x = 0  ->  x = 1\n" in capsys.readouterr().out
 
 
-def test_every_module_and_its_tests_are_there() -> None:
+def test_every_listed_module_and_its_tests_exist() -> None:
     for module in (*mutants.MODEL_MODULES, *mutants.OTHER_MODULES):
         assert (mutants.ROOT / mutants.module_path(module)).is_file()
         assert (mutants.ROOT / "tests" / module.split(".")[0]).is_dir()
 
 
-def test_a_mutant_meets_the_quickest_tests_that_execute_a_line_of_its_statement() -> None:
+def test_a_mutant_is_run_against_the_quickest_tests_that_execute_its_statement() -> None:
     tests = {"small": {"3": ["slow", "quick"], "4": ["longest", "quick"], "7": ["other"]}}
     seconds = {"slow": 5.0, "quick": 0.5, "longest": mutants.TEST_SECONDS_PER_MUTANT, "other": 0.1}
     mutant = mutants.Mutant("small", range(2, 5), "", "", "", "")

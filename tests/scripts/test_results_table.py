@@ -20,7 +20,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def argv(sixty_pair_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Two short runs on few sentences, with a teacher of each direction and a student."""
+    """Arguments for two short runs on few sentences, with a teacher for each direction and a student."""
     monkeypatch.setattr(distillation, "SEEDS", (1,))
     settings = *tiny_flags(sixty_pair_corpus, 4), "--tokenizer.vocab_size", "600"
     config = yaml.safe_load(run_cli("train", *settings, "--print-config")[1])
@@ -31,7 +31,7 @@ def argv(sixty_pair_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return [str(tmp_path / "tiny.yaml"), *(str(word) for flag in flags.items() for word in flag)]
 
 
-def test_it_trains_scores_and_prints_once_and_goes_on_where_it_was_interrupted(
+def test_runs_are_trained_and_scored_once_and_can_be_resumed(
     argv: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert results_table.main(argv) == 0
@@ -58,7 +58,7 @@ def test_it_trains_scores_and_prints_once_and_goes_on_where_it_was_interrupted(
         path.write_bytes(b"")
     assert results_table.main(argv) == 0
     assert capsys.readouterr().out.splitlines()[2] == row
-    # The first run, interrupted before its end, goes on; of a corpus whose text is split at spaces.
+    # The first run, interrupted before its end, is resumed, for a corpus whose text is split at spaces.
     tokenizers = results_table.BLEU_TOKENIZER_BY_CONFIG
     monkeypatch.setitem(tokenizers, "tiny", tokenizers["multi30k-en-de-lc"])
     run = tmp_path / "runs" / "tiny-1"
@@ -67,14 +67,14 @@ def test_it_trains_scores_and_prints_once_and_goes_on_where_it_was_interrupted(
     for name, minutes in (("tiny-teachers", "3.0"), ("tiny-1", "2.0")):
         (tmp_path / "runs" / f"{name}.minutes").write_text(minutes)
     monkeypatch.chdir(tmp_path)
-    assert results_table.main([*argv, "--seeds", "1", "--runs", "runs"]) == 0  # the same folder in other words
+    assert results_table.main([*argv, "--seeds", "1", "--runs", "runs"]) == 0  # the same folder, spelled differently
     number = r"\d+\.\d\d"
     assert re.search(rf"\| 3 min \| 2 min \| {number} \(none\)( \| {number}){{3}} \|$", capsys.readouterr().out)
     assert (run / "model.safetensors").read_bytes() == weights
 
 
 @pytest.mark.parametrize("minutes", [None, "nan"])
-def test_minutes_are_not_told_where_some_are_not_known(minutes: str | None, tmp_path: Path) -> None:
+def test_no_minutes_are_shown_if_some_are_unknown(minutes: str | None, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     if minutes:
         (tmp_path / "run.minutes").write_text(minutes)
@@ -94,7 +94,7 @@ def test_minutes_count_until_interrupted(argv: list[str], tmp_path: Path, monkey
     assert 0 < float(spent.read_text()) * 60 < time.perf_counter() - began
 
 
-def test_what_is_wrong_is_told_in_a_line(argv: list[str], tmp_path: Path, capsys: Capture) -> None:
+def test_errors_are_reported_in_one_line(argv: list[str], tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "tiny").unlink()
     assert results_table.main(argv) == 2
     assert capsys.readouterr().err.startswith(f"results_table.py: error: cannot read data.path {tmp_path / 'tiny'}")

@@ -1,4 +1,4 @@
-"""What keyboards make of a line, and what counts as right then."""
+"""Typing noise: what each kind makes of a line, and which translations then count as right."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,7 +54,7 @@ def typed_line_set(*typed: str) -> set[TypedLine]:
     return {TypedLine(line) for line in typed}
 
 
-def test_a_kind_with_a_choice_makes_all_of_them() -> None:
+def test_a_kind_with_choices_makes_all_of_them() -> None:
     assert draw_variants(SENTENCE_NOISES["!! or ??"], "I see.") == typed_line_set("I see!!", "I see!!!")
     assert draw_variants(SENTENCE_NOISES["!! or ??"], "Why?") == typed_line_set("Why??", "Why???")
     assert draw_variants(SENTENCE_NOISES["quotation marks"], "I see.") == typed_line_set("“I see.”", '"I see."')
@@ -86,7 +86,7 @@ def test_keys_are_neighbours_of_each_other() -> None:
     assert all(key in NEIGHBOURS_BY_KEY[other] for key, near in NEIGHBOURS_BY_KEY.items() for other in near)
 
 
-def test_what_does_not_apply_changes_nothing() -> None:
+def test_a_kind_that_does_not_apply_changes_nothing() -> None:
     assert SENTENCE_NOISES["stop for ?"]("I see.", Random(1)) is None
     assert SENTENCE_NOISES["capitals"]("Hello!", Random(1)) == TypedLine("Hello!")
     assert WORD_NOISES["capitals"]("Hello!", Random(1)) == TypedLine("HELLO!")
@@ -94,7 +94,7 @@ def test_what_does_not_apply_changes_nothing() -> None:
     assert typing_noise.second_sentence_noise({"No": ["不"], "I see.": ["我明白。"]})("No", Random(1)) is None
 
 
-def test_bare_tells_wrong_from_right() -> None:
+def test_normalize_tells_wrong_from_right() -> None:
     assert normalize("- “你好”，Tom !! 👋🏽") == normalize("你好，TOM。👋")
     assert normalize("我爱你 ❤️") == normalize("我爱你。❤")
     assert normalize("1. 你好。") == normalize("1、你好！")
@@ -103,7 +103,7 @@ def test_bare_tells_wrong_from_right() -> None:
 
 
 def fake_translations(sources: Sequence[str]) -> list[Translation]:
-    """A translator that reads no capitals, nor a line that ends in ??, and copies emoji and numbers, but not 😊."""
+    """As of a model that cannot read capitals or a line that ends in ??, and copies emoji and numbers, but not 😊."""
     known = {**EVERYDAY_PAIRS, "hello": "你好", "go": "走"}
     outputs = []
     for source in sources:
@@ -179,7 +179,7 @@ def test_rows_and_totals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("script", [typing_noise, draw_pictures])
-def test_what_is_no_run_is_refused(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_not_a_run_is_refused(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         script.main(["no/such"])
     assert ": error: no/such" in capsys.readouterr().err
