@@ -1,4 +1,4 @@
-"""The checks of anyone's model: a right one passes, and each of the faults of a toy is noticed, placed and named."""
+"""The checks of anyone's model: a correct toy passes, and each of its faults is noticed, located and named."""
 
 import inspect
 import math
@@ -33,8 +33,8 @@ LEFT_PADDING_IDS = "padding.left padding.left-mask-alone"
 DRAFT_IDS = "generate.lookup generate.assisted"
 GENERATE_IDS = f"{DRAFT_IDS} generate.greedy generate.ragged generate.beams"
 ALL_CACHED_IDS = f"{CACHED_STEP_IDS} {LEFT_PADDING_IDS} {GENERATE_IDS}"
-# What the toy's faults look like, in the words of the pattern, or none; checks that must notice and name them; and
-# those that may fail too, where it is plain that the others have nothing to do with the fault.
+# For each fault of the toy: the pattern that the checks name, if any; the checks that must notice and name it; and
+# those that may fail too, where it is known that all others are unrelated to the fault (None: any may fail).
 PATTERN_AND_CHECKS_BY_FAULT = {
     "forgets all": ("nothing is remembered: each step sees its own token alone", "steps lengths score batch", None),
     "positions restart": ("positions start at 0 again at every step", CACHED_STEP_IDS, ALL_CACHED_IDS),
@@ -66,7 +66,7 @@ PATTERN_AND_CHECKS_BY_FAULT = {
 
 
 class ExactCapacity(Toy):
-    """Its caches take no more tokens than was asked for."""
+    """A toy whose caches hold no more tokens than were requested."""
 
     def feed(self, tokens: Tensor, cache: ToyCache, mask: Tensor | None = None) -> list[Tensor]:
         assert sum(cache.chunks) + tokens.size(1) <= cache.capacity
@@ -74,12 +74,12 @@ class ExactCapacity(Toy):
 
 
 def failed_results(model: CachedModel[Any], *ids: str) -> dict[str, Result]:
-    """Of the checks with these ids, or of all."""
+    """The results, by id, of the checks that fail, among those with these ids or among all."""
     checks = [CHECKS_BY_ID[id_] for id_ in ids or CHECKS_BY_ID]
     return {result.id: result for result in run_checks(cases_by_dtype(model), checks) if result.failed}
 
 
-def test_a_right_model_passes_all_that_it_offers() -> None:
+def test_a_correct_model_passes_every_check() -> None:
     toy = Toy()
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):  # which change nothing
         report = check_cache(toy)
@@ -90,12 +90,12 @@ def test_a_right_model_passes_all_that_it_offers() -> None:
     covered = {id_ for id_, *_ in CHECK_PART_FAULTS} | {
         id_ for _, ids, _ in PATTERN_AND_CHECKS_BY_FAULT.values() for id_ in ids.split()
     }
-    assert covered == set(CHECKS_BY_ID)  # no check but has a fault of its own
+    assert covered == set(CHECKS_BY_ID)  # every check has a fault of its own
     assert [set(result.by_dtype) for result in report.checks[:2]] == [{"float64", "float32", "bfloat16"}, {"float64"}]
     small = ExactCapacity()
     small.max_len, small.window_sizes = 4, (0, 6)  # 0: none
     assert [result.id for result in run(small).checks if not result.passed] == []
-    assert cache_checks.ragged_prompts(random_case(small), "left")[1].any(1).all()  # none is padding alone
+    assert cache_checks.ragged_prompts(random_case(small), "left")[1].any(1).all()  # no row is only padding
     small.fault = "own padding seen"
     assert failed_results(small, "padding.left")
     small.max_len = 3
@@ -105,7 +105,7 @@ def test_a_right_model_passes_all_that_it_offers() -> None:
 
 @pytest.mark.usefixtures("float64_alone")
 @pytest.mark.parametrize("fault", PATTERN_AND_CHECKS_BY_FAULT)
-def test_a_fault_is_noticed_and_named_by_the_checks_that_have_to_do_with_it(fault: str) -> None:
+def test_a_fault_is_noticed_and_named_by_the_checks_that_concern_it(fault: str) -> None:
     words, ids, others = PATTERN_AND_CHECKS_BY_FAULT[fault]
     results = failed_results(Toy(fault))
     for id_ in ids.split():
@@ -116,12 +116,12 @@ def test_a_fault_is_noticed_and_named_by_the_checks_that_have_to_do_with_it(faul
 
 
 def after(*chunks: int, when: LogitsOff = lambda *_: True) -> LogitsOff:
-    """Off in the last row, where these are the chunks so far (in a full pass there are none), and by what is said."""
+    """Make logits wrong in the last row by what `when` returns, after exactly these chunks (none in a full pass)."""
     return lambda toy, ids, c: is_last_row(ids) * (c.chunks == [*chunks]) * when(toy, ids, c)
 
 
 def off_in(way: str, when: Callable[[Tensor], bool] = lambda ids: True, n: int = 0) -> LogitsOff:
-    """Another token is by far the likeliest while tokens are generated in a way; after n tokens, if that is given."""
+    """Make the last id by far the likeliest when tokens are generated in this way; given n, only after n tokens."""
     return lambda toy, ids, c: (
         1e3
         * torch.arange(V)
@@ -132,7 +132,7 @@ def off_in(way: str, when: Callable[[Tensor], bool] = lambda ids: True, n: int =
 TOKENS = random_case(Toy()).tokens
 TOKENS_OF_COPY = random_case(Toy()).other_tokens(TOKENS[:, -1:])
 SINGLES, ENDS_SUM, SELECTIONS_TEXT = [1] * 9, int(TOKENS[:, -1].sum()), "after selections of rows up to"
-# Parts of checks: what each says, after the number; and a fault that no other part of the check notices.
+# For each part of a check: text in its number and message, and a fault that no other part of that check notices.
 CHECK_PART_FAULTS: list[tuple[str, str, str | LogitsOff]] = [
     ("steps", "position 8 of row 2 is the first that differs", after(*SINGLES)),
     ("chunks", "fed in chunks of 2 + 3", after(2, 3)),
@@ -219,13 +219,13 @@ def test_each_part_of_a_check_notices_what_no_other_part_does(id_: str, said: st
 
 
 class EagerSoftmaxInFloat32(Toy):
-    """Many a model's softmax, if its weights are asked for."""
+    """Like many models, it computes its softmax in float32 if its attention weights are requested."""
 
     eager_in_float32 = True
 
 
 class LastLayerSoftmaxInFloat32(Toy):
-    """One layer of two, each of which has two kinds of weights."""
+    """Its softmax is in float32 in the second of two layers only, each of which has two kinds of attention."""
 
     n_calls = 0
 
@@ -236,7 +236,7 @@ class LastLayerSoftmaxInFloat32(Toy):
 
 
 @pytest.mark.parametrize("kind", [EagerSoftmaxInFloat32, LastLayerSoftmaxInFloat32])
-def test_weights_in_float32_are_measured_as_such(kind: type[Toy]) -> None:
+def test_weights_in_float32_are_allowed_the_rounding_of_float32(kind: type[Toy]) -> None:
     results = {result.id: result for result in check_cache(kind()).checks}
     tolerances = {id_: result.tolerance for id_, result in results.items() if result.tolerance}
     assert tolerances == dict.fromkeys(tolerances, FLOAT64_TOLERANCE) | dict.fromkeys(
@@ -251,13 +251,13 @@ def test_weights_in_float32_are_measured_as_such(kind: type[Toy]) -> None:
     ("fault", "words"),
     [("weights", "differs"), ("positions restart", "positions start at 0"), ("mask late", "is one position late")],
 )
-def test_weights_in_float32_that_are_wrong_are_noticed_and_named(fault: str, words: str) -> None:
+def test_wrong_weights_in_float32_are_noticed_and_named(fault: str, words: str) -> None:
     result = failed_results(EagerSoftmaxInFloat32(fault), "weights")["weights"]
     assert result.by_dtype["float64"].measured > MIN_FAULT
     assert words in result.detail
 
 
-def test_weights_of_0_and_1_are_no_sign_of_float32() -> None:
+def test_weights_of_0_and_1_are_not_taken_for_float32() -> None:
     class Hard(Toy):
         def _attention_weights(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
             return super()._attention_weights(q, k, seen).round()
@@ -265,7 +265,7 @@ def test_weights_of_0_and_1_are_no_sign_of_float32() -> None:
     assert CHECKS_BY_ID["weights"].run({torch.float64: random_case(Hard())}).tolerance == FLOAT64_TOLERANCE
 
 
-def test_rows_whose_scores_change_places_are_noticed() -> None:
+def test_scores_in_the_wrong_rows_are_noticed() -> None:
     class Exchanged(Toy):
         def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
             return [x.flip(0) for x in super().feed(tokens, cache, mask)]
@@ -279,7 +279,7 @@ def test_rows_whose_scores_change_places_are_noticed() -> None:
     ("window_sizes", "max_len", "longest"),
     [((), None, LONG_LENGTH), ((9,), None, 29), ((9,), 500, 500), ((), 2**17, 1024), ((500, 4096), None, 1024)],
 )
-def test_long_sentences_go_beyond_windows_or_to_the_last_position_as_far_as_memory_goes(
+def test_long_sentences_exceed_windows_or_reach_max_len_up_to_a_size_limit(
     window_sizes: tuple[int, ...], max_len: int | None, longest: int
 ) -> None:
     weights, sizes = torch.randn(V, V, dtype=torch.float64), []
@@ -304,7 +304,7 @@ def test_long_sentences_go_beyond_windows_or_to_the_last_position_as_far_as_memo
     assert max(sizes) <= 1024
 
 
-def test_what_is_generated_begins_with_the_whole_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generation_that_changes_the_prompts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     toy = Toy()
     monkeypatch.setattr(toy, "generate", lambda *given: Toy.generate(toy, *given).index_fill(1, torch.tensor([1]), 1))
     case = random_case(toy)
@@ -319,7 +319,7 @@ def test_a_long_sentence_does_not_repeat_itself() -> None:
 
 
 @pytest.mark.usefixtures("float64_alone")
-def test_a_failure_is_asserted_with_what_differs_first_unless_it_is_known() -> None:
+def test_check_cache_raises_with_the_first_difference_unless_the_check_is_skipped() -> None:
     where = "position 3 of row 0 is the first that differs, by "
     with pytest.raises(AssertionError, match=rf"(?s)steps: .*, at most 1e-12 is allowed: {where}"):
         check_cache(Toy("cache cut"))
@@ -333,7 +333,7 @@ def test_a_failure_is_asserted_with_what_differs_first_unless_it_is_known() -> N
             check_cache(Toy(), skip=wrong)  # type: ignore[arg-type]  # the comma is forgotten
 
 
-def test_a_failure_is_raised_where_python_leaves_assert_statements_out() -> None:
+def test_a_failure_is_raised_even_if_python_strips_assert_statements() -> None:
     module = vars(ModuleType("runner"))
     exec(compile(inspect.getsource(runner), "runner", "exec", optimize=1), module)
     with pytest.raises(AssertionError, match=r"^rows: "):
@@ -341,14 +341,14 @@ def test_a_failure_is_raised_where_python_leaves_assert_statements_out() -> None
 
 
 @pytest.mark.parametrize(("float64", "words"), [(0.0, "0.5, at most 1.5e-5"), (math.nan, "NaN, at most 1e-12")])
-def test_a_failure_is_told_by_the_first_dtype_that_fails(float64: float, words: str) -> None:
+def test_a_failure_is_reported_for_the_first_dtype_that_fails(float64: float, words: str) -> None:
     lower = {"float32": Measurement(0.5, 2.0**-16), "bfloat16": Measurement(0.25, 2.0**-4)}
     result = Result("x", "A chapter", "A claim.", "what", float64, 1e-12, False, 0.5, lower)
     assert failure_line(result) == f"x: {words} is allowed: A claim."
 
 
 @pytest.mark.usefixtures("float64_alone")
-def test_every_fault_that_can_be_put_around_the_toy_is_caught() -> None:
+def test_every_fault_that_can_be_wrapped_around_the_toy_is_caught() -> None:
     caught = {each.id: set(each.caught_by) for each in self_test(Toy())}
     assert set(caught) == {fault.id for fault in FAULTS}
     assert [caught[id_] for id_ in ("rows.swapped", "copy.shared", "draft.kept")] == [{"rows"}, {"fork"}, {"rollback"}]
@@ -364,34 +364,34 @@ def test_every_fault_that_can_be_put_around_the_toy_is_caught() -> None:
 
 
 @pytest.mark.usefixtures("float64_alone")
-def test_a_fault_that_is_there_already_is_not_put_around() -> None:
+def test_a_fault_that_the_model_already_has_is_not_wrapped_around_it() -> None:
     caught = {each.id: each.caught_by for each in self_test(Toy("all rows"))}
     assert set(caught) == {fault.id for fault in FAULTS} - {"rows.swapped"}
     assert not any("rows" in ids for ids in caught.values())  # it failed before
-    assert {each.id for each in self_test(Toy("positions restart"))} == {"mask.late"}  # all others are told by steps
+    assert {each.id for each in self_test(Toy("positions restart"))} == {"mask.late"}  # all others show only in steps
 
 
-def test_a_fault_is_put_around_only_a_model_to_which_it_does_something() -> None:
+def test_only_faults_that_affect_a_model_are_wrapped_around_it() -> None:
     weights = torch.randn(V, V, dtype=torch.float64)
     pair = Functions(lambda tokens: weights[tokens], lambda tokens, n: (weights[tokens], n), V, dtype=torch.float64)
     assert {each.id for each in self_test(pair)} == {"mask.late", "cache.cut", "copy.shared"}
 
 
-def test_padding_passes_for_real_in_full_passes_and_in_steps() -> None:
+def test_the_padding_fault_treats_padding_as_real_in_full_passes_and_steps() -> None:
     case = random_case(Toy())
     case, mask = replace(case, model=Faulty(case.model, padding_seen)), torch.ones(3, 9, dtype=torch.bool).triu(1)
     assert torch.equal(case.full_pass(mask)[0], case.full_pass()[0])
     assert torch.equal(*(case.feed(case.tokens, case.new_cache(), some)[0] for some in (mask, None)))
 
 
-def test_the_last_token_alone_is_generated_wrong_and_in_every_row() -> None:
+def test_the_generation_fault_changes_only_the_last_token_of_every_row() -> None:
     right = torch.arange(12).view(3, 4)
     changed = last_generated_wrong(Mock(ordinary=(7, 3), generate=lambda *_: right.clone()))
     assert torch.equal(changed["generate"](None, right, 0, "cached") != right, right % 4 == 3)
 
 
-def test_a_model_of_functions_offers_what_it_is_given() -> None:
-    """That a pair of them is enough: test_your_model.py."""
+def test_a_model_made_of_functions_offers_what_it_is_given() -> None:
+    """For a model of only two functions, see test_your_model.py."""
     toy = Toy()
     memory = toy.encode(torch.tensor([[4, 5]]), torch.ones(1, 2, dtype=torch.bool))
 
@@ -425,14 +425,14 @@ def test_a_model_of_functions_offers_what_it_is_given() -> None:
     }
 
 
-def test_what_is_no_tensor_is_called_by_its_type() -> None:
+def test_logits_that_are_not_a_tensor_are_reported_with_their_type() -> None:
     pair = Functions(lambda tokens: torch.zeros(*tokens.shape, V), lambda tokens, cache: (cache, tokens), V)
     assert failed_results(pair)["steps"].detail == "TypeError: the logits are not a tensor, but of type NoneType"
     with pytest.raises(AssertionError, match=r"\Ano full pass: the logits are not a tensor, but of type tuple\Z"):
         check_cache(Functions(Mock(return_value=()), Mock(), V))
 
 
-def test_a_model_that_cannot_step_is_told_in_its_own_words_and_proves_nothing() -> None:
+def test_a_model_that_cannot_step_fails_with_its_own_error_message() -> None:
     class Raising(Toy):
         def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
             raise IndexError("index out of\nrange in self")
@@ -445,7 +445,7 @@ def test_a_model_that_cannot_step_is_told_in_its_own_words_and_proves_nothing() 
         check_cache(Raising("no mask"), skip=("steps",))
 
 
-def test_an_error_is_a_failure_in_a_step_that_the_model_took_alone_unless_it_says_not_offered() -> None:
+def test_an_error_in_a_step_that_works_alone_is_a_failure_unless_it_is_a_not_offered_error() -> None:
     class OneCache(ExactCapacity):
         def feed(self, tokens: Tensor, cache: ToyCache, mask: Tensor | None = None) -> list[Tensor]:
             if refuses and cache is not self.newest:
@@ -462,7 +462,7 @@ def test_an_error_is_a_failure_in_a_step_that_the_model_took_alone_unless_it_say
 
 
 def toy_that_takes(takes: Callable[[Tensor, ToyCache, Tensor | None], bool]) -> type[Toy]:
-    """A toy whose steps refuse other tokens, caches and masks."""
+    """A toy whose steps raise an error unless `takes` accepts their tokens, cache and mask."""
 
     class Refusing(Toy):
         def feed(self, tokens: Tensor, cache: ToyCache, mask: Tensor | None = None) -> list[Tensor]:
@@ -473,14 +473,14 @@ def toy_that_takes(takes: Callable[[Tensor, ToyCache, Tensor | None], bool]) -> 
     return Refusing
 
 
-def test_a_model_that_cannot_be_stepped_to_its_last_token_fails_unless_that_is_known() -> None:
+def test_a_model_that_cannot_be_stepped_to_max_len_fails_unless_that_check_is_skipped() -> None:
     short = toy_that_takes(lambda tokens, cache, mask: sum(cache.chunks) + tokens.size(1) < MAX_LEN)
     with pytest.raises(AssertionError, match=r"\Alengths: AssertionError: it takes no more \(is max_len right\?\)\Z"):
         check_cache(short())
     assert check_cache(short(), skip=("lengths",)).passed
 
 
-def test_a_right_model_that_takes_single_tokens_alone_passes() -> None:
+def test_a_correct_model_that_takes_only_single_tokens_passes() -> None:
     single = toy_that_takes(lambda tokens, cache, mask: tokens.size(1) == 1)
     passed = {result.id for result in check_cache(single()).checks if result.passed}
     assert {"steps", "lengths", "rows", "rollback", "fork", "caches.alternating"} < passed
@@ -494,7 +494,7 @@ def test_a_right_model_that_takes_single_tokens_alone_passes() -> None:
 
 
 @pytest.mark.usefixtures("float64_alone")
-def test_a_right_model_that_takes_some_chunks_alone_passes() -> None:
+def test_a_correct_model_that_takes_only_some_chunks_passes() -> None:
     single_after_the_prompt = toy_that_takes(lambda tokens, cache, mask: tokens.size(1) == 1 or not cache.chunks)
     passed = {result.id for result in check_cache(single_after_the_prompt()).checks if result.passed}
     assert {"padding.left", "rows", "rollback", "caches.alternating"} < passed
@@ -503,13 +503,13 @@ def test_a_right_model_that_takes_some_chunks_alone_passes() -> None:
     padded_prompts_alone = toy_that_takes(lambda tokens, cache, mask: mask is None or not cache.chunks)
     assert failed_results(padded_prompts_alone()) == {}
     no_steps = toy_that_takes(lambda tokens, cache, mask: not cache.chunks)
-    assert failed_results(no_steps()) == {}  # none is offered that needs steps
+    assert failed_results(no_steps()) == {}  # checks that need steps are not offered
     with pytest.raises(AssertionError, match="lengths: AssertionError"):
         check_cache(toy_that_takes(lambda tokens, cache, mask: tokens.size(1) < MAX_LEN - 3)())
 
 
-@pytest.mark.parametrize("calls", [[], [(27,)], [(3, 9), (3, 9)]])  # shapes of ids; those of the tokens are (3, 9)
-def test_a_gradient_is_taken_only_from_what_embeds_the_tokens(calls: list[tuple[int, ...]]) -> None:
+@pytest.mark.parametrize("calls", [[], [(27,)], [(3, 9), (3, 9)]])  # shapes of ids in each call; tokens are (3, 9)
+def test_the_gradient_check_needs_a_module_that_embeds_the_tokens_in_one_call(calls: list[tuple[int, ...]]) -> None:
     class Elsewhere(Toy):
         def embedding(self) -> nn.Module:
             return other
@@ -525,7 +525,7 @@ def test_a_gradient_is_taken_only_from_what_embeds_the_tokens(calls: list[tuple[
 
 
 @pytest.mark.parametrize("error", [NotOfferedError, RuntimeError, ValueError, TypeError])
-def test_without_float64_it_is_measured_in_what_it_has(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+def test_without_float64_the_models_own_dtype_is_used(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
     class Float32Only(Toy):
         def to(self, dtype: torch.dtype) -> Toy:
             if dtype == torch.float64:
@@ -547,7 +547,7 @@ def test_without_float64_it_is_measured_in_what_it_has(monkeypatch: pytest.Monke
         check_cache(Functions(Mock(), Mock(), V, dtype=torch.float16))
 
 
-def test_logits_are_measured_by_the_largest_of_sentences_that_begin_with_the_first_id() -> None:
+def test_the_largest_logit_is_the_unit_and_only_position_0_has_the_first_id() -> None:
     class Large(Toy):
         def _run(self, *given: Any) -> list[Tensor]:
             return [1e6 * super()._run(*given)[0]]
@@ -561,7 +561,7 @@ def test_logits_are_measured_by_the_largest_of_sentences_that_begin_with_the_fir
         assert ((case.tokens == first) == (torch.arange(9) == 0)).all()
 
 
-def test_ids_that_are_not_ordinary_stand_only_where_every_target_begins() -> None:
+def test_special_ids_occur_only_at_the_start_of_targets() -> None:
     weights = torch.randn(V, V, dtype=torch.float64)
     weights[:, 0] = 9.0  # the likeliest of all
 
@@ -576,15 +576,13 @@ def test_ids_that_are_not_ordinary_stand_only_where_every_target_begins() -> Non
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("lowest", [-1e4, -1e38, -math.inf])
-def test_tokens_that_are_never_put_out_neither_fail_a_right_model_nor_hide_a_fault(
-    lowest: float, dtype: torch.dtype
-) -> None:
+def test_masked_out_tokens_neither_fail_a_correct_model_nor_hide_a_fault(lowest: float, dtype: torch.dtype) -> None:
     class Masked(Toy):
-        to = CachedModel.to  # type: ignore[assignment]  # in this dtype alone
+        to = CachedModel.to  # type: ignore[assignment]  # in this dtype only
 
         def _run(self, *given: Any) -> list[Tensor]:
             logits, *weights = super()._run(*given)
-            never = (torch.arange(V) < 3) | (torch.arange(V) == given[0][..., None])  # none stands twice in a row
+            never = (torch.arange(V) < 3) | (torch.arange(V) == given[0][..., None])  # no token occurs twice in a row
             return [torch.where(never, logits + lowest, logits), *weights]
 
     assert failed_results(Masked(dtype=dtype)) == {}
@@ -601,7 +599,7 @@ def test_weights_that_are_not_returned_are_not_measured() -> None:
     assert (result.offered, result.detail) == (False, "it returns no attention weights")
 
 
-def test_steps_with_fewer_numbers_than_the_full_pass_have_failed() -> None:
+def test_steps_that_return_fewer_tensors_than_the_full_pass_fail() -> None:
     class NoWeights(Toy):
         def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
             return super().feed(tokens, cache, mask)[:1]
@@ -610,7 +608,7 @@ def test_steps_with_fewer_numbers_than_the_full_pass_have_failed() -> None:
     assert failed_results(NoWeights(weights=True), "steps")["steps"].detail == said
 
 
-def test_a_failure_in_one_dtype_is_explained_by_what_the_model_does_in_it() -> None:
+def test_a_failure_in_one_dtype_is_explained_by_its_pattern_in_that_dtype() -> None:
     class Rough(Toy):
         def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
             logits, *weights = super().feed(tokens, cache, mask)
@@ -621,15 +619,15 @@ def test_a_failure_in_one_dtype_is_explained_by_what_the_model_does_in_it() -> N
     assert not any("share memory" in result.detail for result in results.values())
 
 
-def test_nan_is_no_sign_of_random_numbers() -> None:
+def test_nan_is_not_taken_for_random_numbers() -> None:
     details = {id_: result.detail for id_, result in failed_results(Toy(lambda *_: torch.tensor(math.nan))).items()}
     assert details.keys() >= {"steps", "greedy"}
     assert not any("random numbers" in detail for detail in details.values())
 
 
-def test_of_tokens_that_rounding_makes_the_likeliest_any_may_be_chosen() -> None:
+def test_greedy_may_choose_any_token_that_is_likeliest_within_rounding() -> None:
     class Tie(Toy):
-        to = CachedModel.to  # type: ignore[assignment]  # in this dtype alone
+        to = CachedModel.to  # type: ignore[assignment]  # in this dtype only
 
         def _run(self, *given: Any) -> list[Tensor]:
             logits, *weights = super()._run(*given)
@@ -653,12 +651,12 @@ def test_logits_come_first_and_weights_after_them() -> None:
     assert all(torch.allclose(w.sum(-1), torch.ones(()).double()) for w in weights)
 
 
-def test_our_own_adapter_is_right_whichever_ids_are_padding_and_offers_what_its_proof_does_not_ask() -> None:
+def test_our_own_adapter_passes_the_checks_of_anyones_model() -> None:
     report = check_cache(TransformerAdapter(fresh_model().double().eval()))
     assert {result.id for result in report.checks if result.passed} >= {"rollback", "fork", "lengths"}
 
 
-def test_it_imports_torch_alone() -> None:
+def test_check_cache_imports_only_torch() -> None:
     program = (
         "import sys, torch; before = set(sys.modules)\n"
         "from minitrans.verify import check_cache\n"

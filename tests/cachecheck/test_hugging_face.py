@@ -1,4 +1,4 @@
-"""Small random models of Hugging Face's architectures: what is exact there, what is not, and that faults are caught."""
+"""Small random models of Hugging Face's architectures: which checks fail on them, and that faults are caught."""
 
 import importlib
 import json
@@ -31,13 +31,13 @@ pytest.importorskip("transformers")
 hugging_face = importlib.import_module("minitrans.cachecheck.hugging_face")
 issue = importlib.import_module("minitrans.verify.issue_report")
 
-# Their positions begin where the padding does, unless position_ids say otherwise; rotary angles are float32.
+# Some models count positions from the padding on, unless position_ids say otherwise; rotary angles are float32.
 MASK_ALONE_CHECKS = {"padding.left-mask-alone"}
 FAILING_CHECKS_BY_MODEL = {
     **{name: set() for name in ("m2m_100", "bart", "t5", "pegasus_x", "opt")},
     "gpt2": MASK_ALONE_CHECKS, "llama": MASK_ALONE_CHECKS, "mistral": MASK_ALONE_CHECKS, "gemma": MASK_ALONE_CHECKS,
 }  # fmt: skip
-FLOAT32_SOFTMAX_MODELS = {"llama", "mistral", "opt", "gemma"}  # their softmax, where weights are asked for
+FLOAT32_SOFTMAX_MODELS = {"llama", "mistral", "opt", "gemma"}  # their softmax, if weights are requested
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,7 +46,7 @@ def _silence_transformers() -> None:
 
 
 @torch.no_grad()
-def test_it_is_run_in_the_way_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_and_variants_run_the_model_in_the_way_named(monkeypatch: pytest.MonkeyPatch) -> None:
     model, asked = hugging_face.small_model("opt"), {}
     for way in ("cached", "uncached", "beams", "uncached beams", "draft", "own draft"):
         look = lambda **given: (model.model.generation_config.use_cache, "assistant_model" in given)  # noqa: E731
@@ -60,7 +60,7 @@ def test_it_is_run_in_the_way_that_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("name", FAILING_CHECKS_BY_MODEL)
-def test_all_is_exact_but_what_is_known(name: str) -> None:
+def test_only_the_known_checks_fail(name: str) -> None:
     model = hugging_face.small_model(name)
     results = {result.id: result for result in run(model).checks}
     assert {id_ for id_, result in results.items() if result.failed} == FAILING_CHECKS_BY_MODEL[name]
@@ -70,7 +70,7 @@ def test_all_is_exact_but_what_is_known(name: str) -> None:
     of_target = {"padding.right", "padding.left", *MASK_ALONE_CHECKS}
     lacking = of_target if model.has_source else of_source
     assert {id_ for id_, result in results.items() if not result.offered} == lacking
-    if name == "llama":  # for gpt2 it is said below
+    if name == "llama":  # for gpt2 the command's test below expects it
         assert "something inside is computed in float32" in results["padding.left-mask-alone"].detail
 
 
@@ -80,13 +80,13 @@ def test_all_is_exact_but_what_is_known(name: str) -> None:
         ("deepseek_v3", []),
         ("qwen3_moe", []),
         ("dbrx", []),
-        ("qwen2_audio", []),  # its text decoder, though it stands among the encoder-decoders
+        ("qwen2_audio", []),  # its text decoder, though it is listed among the encoder-decoders
         ("gemma4_text", ["sliding_attention", "full_attention"]),
         ("nemotron_h", ["linear_attention", "moe", "full_attention", "mlp"]),
         ("zamba", ["linear_attention", "linear_attention", "hybrid", "hybrid"]),  # its layers share their weights
     ],
 )
-def test_what_a_configuration_demands_is_made_to_agree(name: str, kinds: list[str]) -> None:
+def test_settings_of_a_small_model_are_made_consistent(name: str, kinds: list[str]) -> None:
     model = hugging_face.small_model(name)
     assert isinstance(model, hugging_face.DecoderOnly)
     assert sum(p.numel() for p in model.model.parameters()) < hugging_face.MAX_PARAMETERS
@@ -106,15 +106,15 @@ def test_a_model_that_is_not_small_is_refused() -> None:
         hugging_face.small_model("gpt2", n_embd=4096)
 
 
-@pytest.mark.slow  # of gpt2's faults the command's own test tells; the survey does it for all
+@pytest.mark.slow  # the command's own test covers gpt2; the survey covers all
 @pytest.mark.parametrize("name", ["marian", "llama"])
-def test_every_fault_put_around_it_is_caught(name: str) -> None:
+def test_every_fault_wrapped_around_a_model_is_caught(name: str) -> None:
     caught = list(self_test(hugging_face.small_model(name)))
     assert {each.id for each in caught} == {fault.id for fault in FAULTS}
     assert [each.id for each in caught if not each.caught_by] == []
 
 
-def test_no_parameter_is_zero_or_one_and_they_are_the_same_each_time() -> None:
+def test_parameters_are_reproducible_and_never_zero_or_one() -> None:
     one, same = (dict(hugging_face.small_model("bart").model.named_parameters()) for _ in range(2))
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert not any(((p == 0) | (p == 1)).any() for p in one.values())
@@ -123,7 +123,7 @@ def test_no_parameter_is_zero_or_one_and_they_are_the_same_each_time() -> None:
 def test_a_folder_with_weights_is_measured(tmp_path: Path) -> None:
     hugging_face.small_model("marian").model.save_pretrained(tmp_path / "model")
     code, out, err = run_cli("verify", "--model", tmp_path / "model", "--json", "--report", tmp_path / "page")
-    assert code == 0  # all is exact
+    assert code == 0  # every check passes
     checks = {check["id"]: check for check in json.loads(out)["checks"]}
     assert checks["steps"]["measured"] < 1e-12
     assert not checks["padding.left"]["offered"]
@@ -133,7 +133,7 @@ def test_a_folder_with_weights_is_measured(tmp_path: Path) -> None:
     assert "not offered" in page
 
 
-def test_a_class_stands_for_its_architecture() -> None:
+def test_a_class_name_selects_its_architecture() -> None:
     assert hugging_face.load_or_build("MarianMTModel").name == hugging_face.load_or_build("marian").name
 
 
@@ -156,7 +156,7 @@ def test_a_failed_check_ends_with_code_1_and_is_explained(tmp_path: Path, monkey
     assert "7 sabotages, 7 caught" in out
 
 
-def test_beyond_a_window_few_of_its_lengths_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_for_failing_chunks_tries_few_lengths_beyond_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
     toy, tried = Toy(), Mock(return_value=0.0)
     toy.max_len, toy.window_sizes = 2000, (512,)
     monkeypatch.setattr(issue, "chunk_deviation", tried)
@@ -223,8 +223,8 @@ def test_programs_of_an_issue_pass_a_right_model(name: str, n_programs: int, mon
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_measured_is_told_in_a_line(flags: list[str], words: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"auto_map": {"AutoConfig": "code.Config"}}')  # never run, nor asked about
+def test_a_model_that_cannot_be_measured_is_refused_in_one_line(flags: list[str], words: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"auto_map": {"AutoConfig": "code.Config"}}')  # never run, and no prompt
     message = refusal_message("verify", "--model", *(flag.format(tmp=tmp_path) for flag in flags))
     assert re.fullmatch(f"{words}.*", message)
 
@@ -237,7 +237,7 @@ def test_what_cannot_be_measured_is_told_in_a_line(flags: list[str], words: str,
         ("regex", "transformers cannot be imported: "),
     ],
 )
-def test_what_is_not_installed_is_said(missing: str, words: str) -> None:
+def test_missing_packages_are_reported(missing: str, words: str) -> None:
     program = (
         f"import sys; sys.modules[{missing!r}] = None; from minitrans import cli; sys.exit(cli.main(sys.argv[1:]))"
     )
@@ -249,7 +249,7 @@ def test_what_is_not_installed_is_said(missing: str, words: str) -> None:
     assert missing in line
 
 
-def test_a_name_on_the_hub_fails_offline_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_on_the_hub_fails_offline_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(name: str, **_: object) -> None:
         raise OSError("We couldn't connect to the hub to load the files.\nCheck your internet connection.")
 

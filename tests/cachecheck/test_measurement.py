@@ -31,7 +31,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def run_measure(measure: MeasureFn, tolerance: float = 1e-12, *lower: torch.dtype, may_lack: bool = False) -> Result:
-    """Run a check in float64 and in the lower dtypes given; what it measures is the dtype."""
+    """Run a check in float64 and in the lower dtypes given; `measure` gets the dtype itself."""
     subjects = {dtype: dtype for dtype in (torch.float64, *lower)}
     return Check("x", "A chapter", "A claim.", "what", tolerance, lower, measure).run(subjects, may_lack)
 
@@ -50,8 +50,8 @@ def test_a_deviation_is_the_largest_difference_of_two_elements() -> None:
     assert deviation(a, b) == deviation(b, a) == 297.0
 
 
-def test_it_knows_where_it_first_exceeds_a_tolerance() -> None:
-    """Rows come first, positions last but one, whatever lies between."""
+def test_a_deviation_knows_where_it_first_exceeds_a_tolerance() -> None:
+    """The first axis is that of rows, the last but one that of positions, whatever lies between."""
     for shape in ((3, 4, 5), (3, 2, 4, 5)):
         a = torch.zeros(shape, dtype=torch.float64)
         b = a.clone()
@@ -69,17 +69,17 @@ def test_it_knows_where_it_first_exceeds_a_tolerance() -> None:
     assert deviation(torch.zeros(2), torch.ones(2)).locate(0.0) == ""
 
 
-def test_weights_of_tokens_that_are_not_there_yet_are_zero() -> None:
+def test_missing_weights_of_later_keys_count_as_zero() -> None:
     few, many = torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 3)
     assert compare([few], [many]) == compare([many], [few]) == 1.0
     many[..., 2] = 0.0
     assert compare([few], [many]) == compare([many], [few]) == 0.0
-    assert compare([few[0]], [many[0]]) == INF  # of three axes the last is no number of keys
+    assert compare([few[0]], [many[0]]) == INF  # with three axes, the last is not that of keys
     assert compare([few], [few, many]) == INF
 
 
 @pytest.mark.parametrize("dtype", LOWER_DTYPES)
-def test_in_a_lower_dtype_it_is_relative_to_the_largest_element_where_that_is_above_1(dtype: torch.dtype) -> None:
+def test_in_a_lower_dtype_a_deviation_is_relative_to_the_largest_element_above_1(dtype: torch.dtype) -> None:
     want = torch.tensor([64.0, -256.0, 0.0], dtype=torch.float64)
     assert deviation(torch.tensor([64.0, -256.0, 4.0], dtype=dtype), want) == 4 / 256
     assert deviation(torch.tensor([0.25, 2.0], dtype=dtype), torch.zeros(2, dtype=dtype)) == 2.0
@@ -88,7 +88,7 @@ def test_in_a_lower_dtype_it_is_relative_to_the_largest_element_where_that_is_ab
     assert deviation(torch.ones(1, dtype=dtype), torch.full((1,), 2.0**-26, dtype=dtype)) == 1 - 2.0**-26
 
 
-def test_nan_infinity_other_shapes_and_nothing_are_not_agreement() -> None:
+def test_nan_infinity_different_shapes_and_empty_tensors_do_not_agree() -> None:
     ones = torch.ones(2, 3)
     assert math.isnan(deviation(ones, ones * NAN))
     assert math.isnan(deviation(ones * NAN, ones))
@@ -101,7 +101,7 @@ def test_nan_infinity_other_shapes_and_nothing_are_not_agreement() -> None:
     assert worded.locate(0.0) == "numbers of shape (2, 3), to compare with (1, 3), fed one by one"
 
 
-def test_the_worst_of_nothing_is_infinite_nan_is_the_worst_of_all_and_what_is_known_is_kept() -> None:
+def test_the_worst_of_nothing_is_infinite_nan_is_the_worst_and_its_description_is_kept() -> None:
     known = Deviation(2.0).named("so and so")
     assert worst([1.0, known, 0.5]) == 2.0
     assert worst([1.0, known, 0.5]).locate(0.0) == "so and so"
@@ -146,7 +146,7 @@ def test_a_check_that_raises_has_failed_and_says_why(caplog: pytest.LogCaptureFi
     assert "ZeroDivisionError: division by zero" in caplog.text
 
 
-def test_a_check_that_is_interrupted_is_not_taken_for_one_that_failed() -> None:
+def test_an_interrupt_is_not_taken_for_a_failure() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_measure(Mock(side_effect=KeyboardInterrupt))
 
@@ -166,7 +166,7 @@ def test_a_result_says_what_was_measured_what_is_allowed_and_how_long_it_took() 
     assert 0.0 <= result.seconds < 10.0
 
 
-def test_what_differs_is_said_of_the_first_dtype_that_fails_by_its_own_tolerance() -> None:
+def test_the_detail_describes_the_first_dtype_that_exceeds_its_own_tolerance() -> None:
     def measure(dtype: torch.dtype) -> Deviation:
         return deviation(torch.tensor([[[1e-6], [0.5]]], dtype=dtype) * (dtype in LOWER_DTYPES), torch.zeros(1, 2, 1))
 
@@ -221,7 +221,7 @@ def test_a_report_passes_if_all_checks_do_every_fault_is_caught_and_no_check_is_
     assert (report.passed, report.blind_checks) == (passed, blind)
 
 
-def test_what_a_model_lacks_is_no_failure_where_it_may_lack_it() -> None:
+def test_what_a_model_does_not_offer_is_a_failure_only_where_it_is_required() -> None:
     lacking = Mock(side_effect=NotOfferedError("there is no encoder"))
     measured = run_measure(lacking, may_lack=True)
     assert (measured.passed, measured.failed, measured.offered, measured.measured) == (False, False, False, None)

@@ -1,4 +1,4 @@
-"""What docs/your-model.md has a reader write is run as it stands there, around a decoder that is right or wrong."""
+"""The code in docs/your-model.md is run unchanged, with a correct decoder and with a wrong one."""
 
 import inspect
 import os
@@ -19,7 +19,7 @@ PLUGIN_SNIPPET = next(block for block in SNIPPETS if "pytest_plugins" in block)
 
 
 class MyDecoder(nn.Module):
-    """Attention of one head, whose cache is every vector so far; it can be kept by itself, or in a buffer."""
+    """Attention of one head; its cache holds every vector so far, passed along, kept by the module, or in a buffer."""
 
     position_shift = 0  # by how many positions steps are off
 
@@ -45,7 +45,7 @@ class MyDecoder(nn.Module):
         seen = x if before is None else torch.cat([before, x], 1)
         if buffer is None:
             return self.output_logits(x, seen), seen
-        buffer[:, first : seen.size(1)] = x  # which raises where there are more than it holds
+        buffer[:, first : seen.size(1)] = x  # raises if there are more than it holds
         return self.output_logits(x, buffer[:, : seen.size(1)]), (buffer, buffer[:, : seen.size(1)])
 
     def static_cache(self, rows: int, length: int) -> tuple[Tensor, Tensor]:
@@ -59,12 +59,12 @@ class MyDecoder(nn.Module):
 
 @pytest.fixture
 def my_project(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """What the snippets import."""
+    """The module that the snippets import."""
     module: Any = ModuleType("my_project")
     module.MyDecoder = MyDecoder
     monkeypatch.setitem(sys.modules, "my_project", module)
     compile_ = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function: compile_(function, backend="eager"))  # in no time
+    monkeypatch.setattr(torch, "compile", lambda function: compile_(function, backend="eager"))  # generates no code
     return module
 
 
@@ -80,7 +80,7 @@ def test_every_snippet_passes_for_a_right_model(my_project: Any) -> None:
     run_snippets_and_tests([block for block in SNIPPETS if block != PLUGIN_SNIPPET and "hugging_face" not in block])
 
 
-def test_a_cache_class_of_ones_own_is_what_is_checked(my_project: Any) -> None:
+def test_a_users_own_cache_class_is_the_one_checked(my_project: Any) -> None:
     transformers = pytest.importorskip("transformers")
     from minitrans.cachecheck.hugging_face import small_model
 
@@ -95,8 +95,8 @@ def test_a_cache_class_of_ones_own_is_what_is_checked(my_project: Any) -> None:
     wrong = 0
     with pytest.raises(AssertionError, match="positions start at 0 again") as failed:
         run_snippets_and_tests(snippets)
-    assert "static: " not in str(failed.value)  # which is measured on theirs
-    wrong = None  # so that it raises, and theirs does not take its place
+    assert "static: " not in str(failed.value)  # it uses the library's own cache
+    wrong = None  # so that it raises, and the library's own does not replace it
     with pytest.raises(AssertionError, match=r"\Asteps: TypeError: "):
         run_snippets_and_tests(snippets)
 
@@ -109,7 +109,7 @@ def test_control_snippets_fail_a_wrong_step(my_project: Any, monkeypatch: pytest
 
 
 def test_with_pytest_each_check_is_a_test(tmp_path: Path) -> None:
-    """It fails by its name, and what is not offered is skipped with the reason."""
+    """A failure names the check, and a check that is not offered is skipped with the reason."""
     imports = "from typing import Any\n\nimport torch\nfrom torch import Tensor, nn\n\n"
     (tmp_path / "my_project.py").write_text(imports + inspect.getsource(MyDecoder) + "\nMyDecoder.position_shift = 1\n")
     (tmp_path / "test_cache.py").write_text(PLUGIN_SNIPPET)

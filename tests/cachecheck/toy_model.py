@@ -1,4 +1,4 @@
-"""A model of nobody's: two layers of attention with one head, and faults that it can be given one at a time."""
+"""A toy model: two layers of attention with one head, and faults that it can be given one at a time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class ToyCache:
     capacity: int = MAX_LEN
     keys: list[list[Tensor]] = field(default_factory=lambda: [[] for _ in range(LAYERS)])
     values: list[list[Tensor]] = field(default_factory=lambda: [[] for _ in range(LAYERS)])
-    mask: Tensor | None = None  # bool (B, T), which of the tokens fed are no padding
+    mask: Tensor | None = None  # bool (B, T), which of the tokens fed are not padding
     last_token: Tensor | None = None
     chunks: list[int] = field(default_factory=list)  # sizes of what has been fed; none in a full pass
     selected_rows: Tensor | None = None  # those that were selected last
@@ -31,20 +31,20 @@ class ToyCache:
 
 
 def is_last_row(ids: Tensor) -> Tensor:
-    """Bool (B, 1, 1)."""
+    """Whether a row is the last of its batch: bool (B, 1, 1)."""
     return (torch.arange(len(ids)) == len(ids) - 1)[:, None, None]
 
 
-# Whether logits are off, by what computes them and of what.
+# Whether, or by how much, logits are wrong, given the toy, the tokens and the cache.
 LogitsOff = Callable[["Toy", Tensor, ToyCache], Tensor | bool]
 
 
 class Toy(CachedModel[ToyCache]):
-    """Right, unless it is given a fault: the name of one, or what says where logits are off."""
+    """A correct model, unless it is given a fault: the name of one, or a function that says where logits are wrong."""
 
     has_source = True
     takes_mask = True
-    eager_in_float32 = False  # whether its softmax is in float32 where weights are asked for
+    eager_in_float32 = False  # whether its softmax is in float32 if weights are requested
 
     def __init__(
         self, fault: str | LogitsOff = "", dtype: torch.dtype = torch.float64, *, weights: bool = False
@@ -71,7 +71,7 @@ class Toy(CachedModel[ToyCache]):
         self.tokens.weight = nn.Parameter(self.weights["tokens"])
         self.way = ""  # in which tokens are being generated
         self.newest: ToyCache | None = None
-        self.latest: ToyCache | None = None  # that of the pass before
+        self.latest: ToyCache | None = None  # that of the previous pass
 
     def to(self, dtype: torch.dtype) -> "Toy":
         return type(self)(self.fault, dtype)
@@ -198,7 +198,7 @@ class Toy(CachedModel[ToyCache]):
         return tokens
 
     def _draft(self, memory: Any, tokens: Tensor) -> Tensor:
-        """Three tokens: those that follow the same one in the prompt, or the likeliest, one of them changed."""
+        """At most three tokens: after an earlier occurrence of the last, or the likeliest, maybe with one changed."""
         if self.way == "lookup":
             place = int((tokens[0, :-1] == tokens[0, -1]).nonzero().max()) if tokens[0, -1] in tokens[0, :-1] else 0
             return tokens[:, place + 1 : place + 4]
@@ -248,6 +248,6 @@ class Toy(CachedModel[ToyCache]):
     def _attention_weights(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
         scores = (q @ k.mT).masked_fill(~seen, torch.finfo(q.dtype).min)
         if self.fault == "float32" or (self.eager_in_float32 and self.returns_weights):
-            n = scores.size(-1)  # by which all is rounded in another way, on any processor
+            n = scores.size(-1)  # so that rounding differs, on any processor
             return torch.softmax(scores.float() / n * n, -1).to(q.dtype)
         return torch.softmax(scores, -1)
