@@ -1,4 +1,4 @@
-"""The checks pass on correct code, whatever the model; and where they can show nothing, they do not pass."""
+"""The checks pass on correct code, whatever the model, and fail where they have nothing to measure."""
 
 import math
 import re
@@ -30,11 +30,11 @@ from minitrans.verify.transformer_adapter import TransformerAdapter
 
 CHECK_BY_ID = {check.id: check for check in CHECKS}
 
-# These look at no model: at functions alone, or at a model that they make themselves.
+# These do not use the model given, but only functions, or a model that they make themselves.
 NO_MODEL_IDS = {"C1.query", "C1.values", "C1.queries", "C2", "C3", "C4", "C23", "C5.variance", "C5.gradient", "C6"}
 NO_MODEL_IDS |= {"C7", "C10", "C11", "C12", "C13", "C14", "batches.resumed", "C26"}
 EXPORT_IDS = {"export.score", "export.greedy"}  # see test_exported.py
-# Behind a ReLU that is shut for a handful of tokens the gradient is rightly 0: C8 is for models that are larger.
+# Behind a ReLU that is off for a handful of tokens the gradient is rightly 0: C8 is for larger models.
 MODEL_CHECKS = [check for check in CHECKS if check.id not in NO_MODEL_IDS | EXPORT_IDS | {"C8"}]
 if not CAN_COMPILE:
     MODEL_CHECKS = [check for check in MODEL_CHECKS if not check.id.startswith("compiled.")]
@@ -55,11 +55,11 @@ def test_every_check_passes_on_a_fresh_model(fresh_model_report: Report) -> None
 @pytest.mark.parametrize("seed", range(50))
 def test_every_check_passes_whatever_the_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     manual_seed = torch.manual_seed
-    monkeypatch.setattr(torch, "manual_seed", lambda given: manual_seed(given + seed))  # those of checks
+    monkeypatch.setattr(torch, "manual_seed", lambda given: manual_seed(given + seed))  # the seeds that checks set
     assert failed_results(verify.run(subject=model_and_random_pairs(fresh_model(seed), seed))) == []
 
 
-def test_claims_are_all_there_are_sentences_and_stand_in_their_chapters() -> None:
+def test_claims_are_complete_are_sentences_and_are_grouped_by_chapter() -> None:
     assert {f"C{i}" for i in range(1, 27)} <= {check.id.split(".")[0] for check in CHECKS}
     assert len(CHECK_BY_ID) == len(CHECKS)
     for check in CHECKS:
@@ -70,15 +70,15 @@ def test_claims_are_all_there_are_sentences_and_stand_in_their_chapters() -> Non
 
 
 @needs_compiled
-def test_a_model_that_compiled_code_does_not_know_fails_its_checks() -> None:
+def test_a_model_that_compiled_code_does_not_support_fails_its_checks() -> None:
     subject = subject_with()
     subject.model.encoder.register_forward_hook(lambda module, inputs, output: None)
     failed = {check.id for check in CHECKS if not check.run({torch.float64: subject}).passed}
     assert failed == {"compiled.admitted", "compiled.pass", "compiled.steps", "compiled.outputs"}
 
 
-def test_a_given_model_is_measured_and_left_as_it_is_whatever_is_around_it() -> None:
-    """Also where half of its parameters are frozen."""
+def test_a_given_model_is_measured_and_left_unchanged_under_any_torch_settings() -> None:
+    """Also if half of its parameters are frozen."""
     model = fresh_model(seed=7).train()
     model.decoder.requires_grad_(False)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -106,15 +106,15 @@ def test_a_subclass_is_measured_as_itself(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("id_", ["model.numpy", "model.torch", "C17.ignored", "C20", "cache.steps", "cache.rows"])
-def test_numbers_that_are_no_numbers_in_the_given_model_are_noticed(id_: str) -> None:
+def test_nan_in_the_given_model_is_noticed(id_: str) -> None:
     model = fresh_model()
     with torch.no_grad():
         model.output.weight[7] = math.nan
     assert math.isnan(CHECK_BY_ID[id_].measure(model_and_random_pairs(model)))
 
 
-def test_what_is_counted_counts_numbers_that_are_no_numbers() -> None:
-    """In gradients, and in the weights of every attention."""
+def test_checks_that_count_errors_count_nan() -> None:
+    """In the gradient of every parameter, and in the weights of every attention."""
     model = fresh_model()
     for parameter in model.parameters():
         parameter.data.fill_(math.nan)
@@ -125,8 +125,8 @@ def test_what_is_counted_counts_numbers_that_are_no_numbers() -> None:
 
 @pytest.mark.parametrize("i", range(6))
 @pytest.mark.parametrize("id_", ["C9", "C15.numpy", "C15.torch", "C16", "C18", "C24", "model.layers"])
-def test_a_fault_of_one_attention_is_noticed_whichever_it_is(id_: str, i: int) -> None:
-    """Its output is off, and it returns no weights of the last key."""
+def test_a_fault_in_any_one_attention_is_noticed(id_: str, i: int) -> None:
+    """Its output is wrong, and it returns no weights for the last key."""
     subject = subject_with()
     wrong = lambda _, inputs, out: (1.01 * out[0], out[1] if out[1] is None else out[1][..., :-1])  # noqa: E731
     attention_modules(subject.model)[i].register_forward_hook(wrong)
@@ -144,7 +144,7 @@ def test_small_models_are_measured_with_shorter_sentences_and_any_dropout_is_off
             verify.run(Transformer(config))
 
 
-# The same models every time: no bound on what rounding in bfloat16 does to a model holds for all models.
+# The same models every time, because no bound on the effect of rounding in bfloat16 holds for all models.
 @settings(max_examples=settings().max_examples // 8, derandomize=True)
 @given(subject=subjects())
 def test_checks_pass_for_every_size_shape_and_padding(subject: ModelAndPairs) -> None:
@@ -178,30 +178,30 @@ def subject_with(**changes: object) -> ModelAndPairs:
         ("C20", {"tgt_in": model_and_random_pairs(fresh_model()).tgt_out}),  # the target is not shifted
     ],
 )
-def test_where_there_is_nothing_to_show_nothing_is_shown(id_: str, changes: dict[str, object]) -> None:
+def test_a_check_with_nothing_to_measure_fails(id_: str, changes: dict[str, object]) -> None:
     assert CHECK_BY_ID[id_].measure(subject_with(**changes)) == math.inf
 
 
-def test_a_token_that_sees_the_very_next_one_alone_has_its_gradient() -> None:
+def test_a_mask_that_is_one_position_late_shows_in_the_gradient() -> None:
     subject, (late,) = subject_with(), (sabotage for sabotage in SABOTAGES if sabotage.id == "mask.late")
-    del subject.model.decoder.layers[1:]  # through which further ones would be seen
+    del subject.model.decoder.layers[1:]  # through which tokens further ahead would be seen
     with late.apply_fault():
         assert CHECK_BY_ID["C19.gradient"].measure(subject) > 1e-6
 
 
-def test_the_run_is_asked_for_what_it_has_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_measured_on_the_pairs_that_it_has_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     model, known = overfit_running_example()
     (source, target), *_ = known
     subject = subject_with(model=model.double(), known_pairs=known)
     assert CHECK_BY_ID["C26"].measure(subject) == 0.0
-    shorter = replace(subject, known_pairs=[(source, target[:-1])])  # it has learnt another
+    shorter = replace(subject, known_pairs=[(source, target[:-1])])  # not what it has learnt
     assert CHECK_BY_ID["C26"].measure(shorter) == 0.0
     monkeypatch.setattr(checks.decoding, "greedy_decode", lambda stepper, src_ids: [Hypothesis([], 0.0, 0.0, 1)])
     assert CHECK_BY_ID["C26"].measure(subject) == 2 * len(known)
 
 
 @pytest.mark.parametrize("what", ["masked", "w"])
-def test_a_heat_map_without_its_masked_or_other_cells_is_wrong(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heat_map_without_its_masked_or_other_cells_is_noticed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def incomplete(weights: Tensor, mask: Tensor, queries: list[str], keys: list[str]) -> str:
         return re.sub(rf'<rect class="{what}".*?</rect>', "", head_heat_maps(weights, mask, queries, keys))
 
@@ -209,9 +209,7 @@ def test_a_heat_map_without_its_masked_or_other_cells_is_wrong(what: str, monkey
     assert 0.0 < CHECK_BY_ID["C22"].measure(subject_with()) < math.inf
 
 
-def test_where_work_grows_with_the_square_only_a_part_of_long_sentences_is_measured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_checks_with_quadratic_work_measure_only_a_part_of_long_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     sentences = [[9] * 60, [8] * 70]
     subject = model_and_id_pairs(Transformer(replace(fresh_model().config, max_len=99)), sentences, sentences, [])
     draw, feed = Mock(wraps=head_heat_maps), Mock(wraps=TransformerAdapter(subject.model).feed)
@@ -236,7 +234,7 @@ def test_scores_that_vary_too_little_are_noticed(monkeypatch: pytest.MonkeyPatch
     assert CHECK_BY_ID["C5.variance"].measure(subject_with()) > 0.9
 
 
-def test_weights_of_a_query_that_sees_no_key_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_of_a_query_that_sees_no_key_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(*given: Any, **named: Any) -> tuple[Tensor, Tensor]:
         output, weights = scaled_dot_product_attention(*given, **named)
         assert weights is not None
@@ -246,7 +244,7 @@ def test_weights_of_a_query_that_sees_no_key_are_looked_at(monkeypatch: pytest.M
     assert CHECK_BY_ID["C25"].measure(subject_with()) == 0.5
 
 
-# What texts have wrong must not pass: a check whose control does as well as the right thing fails.
+# A mistake that texts make must not pass: a check fails if its control, the mistake, does as well as the right code.
 
 
 @pytest.mark.parametrize(
@@ -260,7 +258,7 @@ def test_weights_of_a_query_that_sees_no_key_are_looked_at(monkeypatch: pytest.M
         ("C8", "model:parameters_are_trainable", "[nn.Linear(4, 4)]", "nn.Linear(4, 4)"),
     ],
 )
-def test_a_control_that_does_as_well_shows_nothing(id_: str, function: str, wrong: str, right: str) -> None:
+def test_a_check_fails_if_its_control_does_as_well(id_: str, function: str, wrong: str, right: str) -> None:
     assert CHECK_BY_ID[id_].measure(subject_with()) < math.inf
     with Sabotage("x", "A fault.", {f"verify.checks.{function}": [(wrong, right)]}, []).apply_fault():
         assert CHECK_BY_ID[id_].measure(subject_with()) == math.inf

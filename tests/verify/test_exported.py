@@ -1,4 +1,4 @@
-"""What the checks of the exported model take for the same translation, and what they do not."""
+"""Which translations the checks of the exported model accept as the same, and which they do not."""
 
 import math
 from collections.abc import Callable
@@ -23,7 +23,7 @@ SCORE_CHECK, GREEDY_CHECK = (
 @settings(max_examples=20, derandomize=True)
 @given(subject=subjects().filter(lambda s: any(len(src) > 1 and len(tgt) > 1 for src, tgt in s.pairs())))
 def test_the_checks_pass_for_every_size_shape_and_padding(subject: ModelAndPairs) -> None:
-    """With a pair of sentences that are not blank, for CTranslate2 is not asked of others."""
+    """At least one pair has no blank sentence, because the checks leave out those that have one."""
     assert SCORE_CHECK.measure(subject) <= SCORE_CHECK.tolerance
     assert GREEDY_CHECK.measure(subject) <= GREEDY_CHECK.tolerance
 
@@ -41,12 +41,12 @@ def test_the_checks_pass_for_every_size_shape_and_padding(subject: ModelAndPairs
     ],
     ids=["none", "a twin", "another token", "padding", "an early end", "a late end", "beyond the limit"],
 )
-def test_of_what_ctranslate2_may_write_only_equally_likely_tokens_are_right(
+def test_ctranslate2_may_differ_only_in_equally_likely_tokens(
     change: Callable[[list[int]], list[int]], is_right: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outputs = []
     model = fresh_model()
-    with torch.no_grad():  # the same vector: equally likely everywhere, and the same to read
+    with torch.no_grad():  # the same vector: always equally likely, and the same as an input
         model.output.weight[10] = model.output.weight[9]
 
     def changed(*arguments: object) -> list[list[int]]:
@@ -60,7 +60,7 @@ def test_of_what_ctranslate2_may_write_only_equally_likely_tokens_are_right(
     assert measured == 0.0 if is_right else measured > 1e-3
 
 
-def test_without_sentences_nothing_is_shown() -> None:
+def test_without_sentences_the_checks_fail() -> None:
     subject = model_and_random_pairs(fresh_model())
     assert GREEDY_CHECK.measure(replace(subject, decode_batches=[])) == math.inf
     blank = model_and_id_pairs(fresh_model(), [[]], [[]], [[[]]])

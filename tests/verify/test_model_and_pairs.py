@@ -1,4 +1,4 @@
-"""What is measured: models in which nothing hides, and sentences that are ragged."""
+"""What is measured: models whose sizes and parameters hide no fault, and ragged sentences."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def read_pairs(split: str, n: int | None = None, folder: Path = TEST_CORPUS_DIR)
     return list(zip(en, zh, strict=True))
 
 
-# Random ones
+# Random models and sentences
 
 
 def test_no_two_sizes_of_the_fresh_model_and_its_sentences_are_equal() -> None:
@@ -84,23 +84,23 @@ def bundle(tiny_run: Path) -> Bundle:
     return load_bundle(tiny_run)
 
 
-def test_text_is_cut_at_the_longest_that_the_model_takes(bundle: Bundle) -> None:
+def test_text_is_cut_to_the_longest_that_the_model_takes(bundle: Bundle) -> None:
     long = " ".join(["I love you,"] * 50)
     subject = model_and_text_pairs(bundle, [(long, long), ("deep", "深")], [long, "deep"], [(long, "")])
     longest = bundle.model.config.max_len
     assert subject.src_ids.shape == subject.tgt_in.shape == (2, longest)
-    assert subject.known_pairs == []  # training has not shown it
+    assert subject.known_pairs == []  # it is too long to be learnt
     assert [batch.shape for batch in subject.decode_batches] == [(2, longest)]
     assert subject.model(subject.src_ids, subject.tgt_in).isfinite().all()
 
 
 @pytest.mark.parametrize("n", [1, 99])
-def test_padding_is_there_to_be_seen_even_where_all_sentences_are_equally_long(n: int, bundle: Bundle) -> None:
+def test_there_is_padding_even_if_all_sentences_are_equally_long(n: int, bundle: Bundle) -> None:
     subject = model_and_text_pairs(bundle, [("deep learning " * n, "深度学习")], ["deep learning"], [])
     assert (subject.src_ids == bundle.model.config.pad_id).sum() == 1
 
 
-def test_lines_are_decoded_the_shortest_first_and_thinned_out_evenly_if_there_are_many(
+def test_lines_are_decoded_shortest_first_and_thinned_out_evenly_if_there_are_many(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pad_id, eos_id, reader = bundle.model.config.pad_id, bundle.model.config.eos_id, bundle.tokenizer.reader
@@ -146,7 +146,7 @@ def test_a_run_is_measured_on_its_own_validation_and_test_text(tiny_run: Path, b
     assert subject.known_pairs == []
 
 
-def test_without_a_test_set_the_validation_text_is_decoded_and_known_examples_are_asked(
+def test_without_a_test_set_the_validation_text_is_decoded_and_known_examples_are_used(
     tiny_run: Path, bundle: Bundle, tmp_path: Path
 ) -> None:
     known = list(RUNNING_EXAMPLE_PAIRS.items())[:2]
@@ -164,6 +164,6 @@ def test_without_a_test_set_the_validation_text_is_decoded_and_known_examples_ar
     assert sum(map(len, load_run_and_pairs(tiny_run, str(tmp_path)).decode_batches)) == 5  # of both test sets
 
 
-def test_the_corpus_that_ships_has_the_running_example() -> None:
+def test_the_shipped_corpus_contains_the_running_example() -> None:
     shipped = read_pairs("train", folder=Path(__file__).parents[2] / "data" / "en-zh")
     assert set(RUNNING_EXAMPLE_PAIRS.items()) <= set(shipped)

@@ -1,4 +1,4 @@
-"""The oracles agree with right code and correct weights, with nothing else, and do not depend on ours."""
+"""The oracles agree only with correct code and unchanged weights, and do not depend on our code."""
 
 import copy
 import sys
@@ -21,7 +21,7 @@ MIN_WEIGHT_EFFECT = 1e-6  # a changed weight moves the numbers by far more than 
 
 
 def make_subject() -> ModelAndPairs:
-    """H*Dh = D, as PyTorch has it; B = 3, S = 6, T = 5."""
+    """H*Dh = D, as PyTorch requires; B = 3, S = 6, T = 5."""
     model = random_model(0, d_model=8, n_heads=2, d_head=None, tie_embeddings=False)
     return model_and_id_pairs(model, [[4, 6, 7, 0, 8], [9], [2, 2, 10]], [[7, 4], [6], [0, 9, 8, 2]], [])
 

@@ -1,4 +1,4 @@
-"""The page holds the report, stands alone, and is small."""
+"""The page shows the report, is self-contained, and is small."""
 
 import math
 import re
@@ -28,7 +28,7 @@ SUBJECT = model_and_random_pairs(fresh_model())
 
 
 class PageParser(HTMLParser):
-    """Raises unless every element is closed in its turn."""
+    """Fails unless all elements are closed in the right order."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def visible_text(html: str) -> str:
     return re.sub(r"<[^>]+>", " ", html[html.index("</head>") :])
 
 
-def test_the_page_is_balanced_loads_nothing_and_its_links_lead_somewhere() -> None:
+def test_the_page_is_balanced_loads_nothing_and_has_no_dead_links() -> None:
     report = replace(REPORT, sabotages=[Caught("leak", "It leaks.", ["C1"]), Caught("C1", "No name is taken.", [])])
     html = page_html(report, SUBJECT)
     PageParser(html)
@@ -110,7 +110,7 @@ def test_pieces_are_escaped_and_special_ones_named() -> None:
     PageParser(html)
 
 
-def test_every_layer_has_its_three_maps_with_padding_or_future_and_weights_that_sum_to_1() -> None:
+def test_every_layer_has_three_heat_maps_with_masked_cells_and_weights_that_sum_to_1() -> None:
     html = page_html(REPORT, SUBJECT)
     maps = re.findall(r'<div class="panels".*?</div>', html, re.S)
     assert len(set(maps)) == len(maps) == 3 * SUBJECT.model.config.n_layers
@@ -127,7 +127,7 @@ def test_every_layer_has_its_three_maps_with_padding_or_future_and_weights_that_
     assert html.count("<details open>") == 1
 
 
-def test_the_errors_by_position_are_those_of_each_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_by_position_are_charted_for_each_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "step_deviations", lambda case: [torch.finfo(case.model.dtype).eps])
     assert figures.decoding_error_chart(SUBJECT)["positions"] == [(2**-52, 2**-23, 2**-7)]
 

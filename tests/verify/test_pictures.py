@@ -1,4 +1,4 @@
-"""The pictures show what they are given: every cell's marking is the mask, every cell's opacity the weight."""
+"""The pictures show what they are given: cells are hatched by the mask, and as opaque as their weights."""
 
 import math
 from functools import partial
@@ -17,7 +17,7 @@ from minitrans.verify.page.figures import PLOTTED_MIN, PLOTTED_ZERO, plot_step_d
 
 N_HEADS, QUERY_LABELS, KEY_LABELS = 3, ["BOS", '<b> & "q"', "猫"], ["我", "a", "b</svg>", "PAD"]
 
-# (H, Tq, Tk): all different, the masked ones too, but for a weight of 0 that is allowed; and a mask without symmetry.
+# (H, Tq, Tk): all weights differ, the masked ones too, and one that is not masked is 0; the mask is not symmetric.
 WEIGHTS = (torch.arange(36, dtype=torch.float64) / 36).view(N_HEADS, len(QUERY_LABELS), len(KEY_LABELS))
 MASK = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 1], [0, 1, 1, 0]], dtype=torch.bool)
 
@@ -40,8 +40,8 @@ def tooltip_text(node: Element) -> str:
     return element.text
 
 
-def test_each_cell_of_a_head_lies_in_its_place_and_says_what_it_is() -> None:
-    """Whether it is hatched, or as opaque as its weight: check C22."""
+def test_each_cell_of_a_head_has_its_position_and_its_tooltip() -> None:
+    """Check C22 measures whether cells are hatched, or as opaque as their weights."""
     root = parse_svg(head_heat_maps(WEIGHTS, MASK, QUERY_LABELS, KEY_LABELS))
     assert len(list(root.iter("svg"))) == N_HEADS
     for panel, of_head in zip(elements_of_class(root, "head"), WEIGHTS, strict=True):
@@ -67,13 +67,13 @@ def test_every_query_and_key_is_labelled_and_long_ones_are_cut() -> None:
     assert wide > narrow
 
 
-def test_the_pattern_that_hatches_is_defined() -> None:
+def test_the_hatch_pattern_is_defined() -> None:
     root = parse_svg(render_template("hatch.svg"), render_template("legend.html"))
     assert [pattern.get("id") for pattern in root.iter("pattern")] == ["hatch"]
     assert len(elements_of_class(root, "masked")) == 1
 
 
-def test_a_dot_for_each_check_that_caught_a_sabotage() -> None:
+def test_the_matrix_has_a_dot_for_each_check_that_caught_a_sabotage() -> None:
     root = parse_svg(detection_matrix({"leak": ["C2"], "none": [], "drop": ["C1", "C3"]}, ["C1", "C2", "C3"]))
     dots = {
         tooltip_text(dot): (float(dot.attrib["cy"]) // CELL_PIXELS, float(dot.attrib["cx"]) // CELL_PIXELS)
@@ -82,7 +82,7 @@ def test_a_dot_for_each_check_that_caught_a_sabotage() -> None:
     assert dots == {"leak: caught by C2": (0, 1), "drop: caught by C1": (2, 0), "drop: caught by C3": (2, 2)}
 
 
-def test_errors_stand_in_their_order_and_0_at_the_bottom() -> None:
+def test_errors_are_plotted_in_order_with_0_at_the_bottom() -> None:
     (panel,) = plot_step_deviations({"float64": [0.0, 1e-30, 1e-15, 1e-3, 1.0, 7.0, math.inf, math.nan]}).axes
     heights = np.asarray(panel.lines[0].get_ydata()).tolist()
     assert heights == [PLOTTED_ZERO, PLOTTED_MIN, 1e-15, 1e-3, *[1.0] * 4]
@@ -101,7 +101,7 @@ def test_each_dtype_has_a_line_a_tolerance_and_a_name() -> None:
     assert len({line.get_marker() for line in drawn}) == 3
 
 
-def test_the_same_chart_gives_the_same_bytes_and_its_text_is_text() -> None:
+def test_a_chart_is_reproducible_and_its_text_stays_text() -> None:
     plot = partial(plot_step_deviations, {"float64": [1e-15]})
     first = chart_as_svg(plot)
     with rc_context({"text.usetex": True}):

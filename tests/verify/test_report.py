@@ -40,7 +40,7 @@ def line_words(text: str, id_: str) -> list[str]:
     return line.split()
 
 
-def test_all_checks_stand_there_in_order_under_their_chapters() -> None:
+def test_all_checks_are_listed_in_order_under_their_chapters() -> None:
     ids, titles = {check.id for check in CHECKS}, {check.group for check in CHECKS}
     lines = printed_report(make_results(CHECKS)).splitlines()
     assert re.findall(r"<= (\S+)", "".join(lines[:3])) == ["1.5e-5", "0.062"]
@@ -69,7 +69,7 @@ def test_a_line_has_the_numbers_and_the_verdict() -> None:
     assert "sabotage" not in text
 
 
-def test_what_failed_or_is_not_offered_is_seen_and_counted() -> None:
+def test_failures_and_checks_that_are_not_offered_are_shown_and_counted() -> None:
     nan, infinite = (
         make_result(id_, measured=x, passed=False) for id_, x in (("nan", math.nan), ("infinite", math.inf))
     )
@@ -84,13 +84,13 @@ def test_what_failed_or_is_not_offered_is_seen_and_counted() -> None:
     assert text.endswith("\n1 passed, 0 failed, 1 not offered in 1.5 s\n")
 
 
-def test_it_is_plain_text_in_a_pipe_and_coloured_on_a_terminal() -> None:
+def test_the_report_is_plain_text_in_a_pipe_and_coloured_on_a_terminal() -> None:
     report = [make_result("one"), make_result("two", passed=False)], [Caught("s", "A fault.", [])]
     assert "\x1b" not in printed_report(*report)
     assert "\x1b[32mpass" in printed_report(*report, colours=True)
 
 
-def test_brackets_in_a_text_are_no_markup() -> None:
+def test_brackets_in_a_text_are_not_taken_for_markup() -> None:
     text = printed_report(
         [make_result("one", claim="It is [red]x[/].", what="y[0]")], [Caught("s", "A [bold]fault[/].", ["one"])]
     )
@@ -99,7 +99,7 @@ def test_brackets_in_a_text_are_no_markup() -> None:
     assert "A [bold]fault[/]." in text
 
 
-def test_sabotages_stand_beside_what_caught_them_and_what_escaped_or_is_blind_is_seen() -> None:
+def test_sabotages_are_listed_with_the_checks_that_caught_them_and_blind_checks_are_named() -> None:
     both, first, none = Caught("a.b", "A fault.", ["one", "two"]), Caught("c", "C.", ["one"]), Caught("d", "D.", [])
     text = printed_report([make_result("one"), make_result("two")], [both, first])
     assert line_words(text, "a.b") == ["a.b", "A", "fault.", "one,", "two"]
@@ -111,7 +111,7 @@ def test_sabotages_stand_beside_what_caught_them_and_what_escaped_or_is_blind_is
     assert "2 sabotages, 1 caught; checks that caught none: two\n" in text
 
 
-def test_the_report_is_the_json_of_the_contract(fresh_model_report: Report) -> None:
+def test_the_json_report_has_the_expected_fields_and_types(fresh_model_report: Report) -> None:
     report = json.loads(as_json(fresh_model_report))
     assert set(report) == {"passed", "checks"}
     assert report["passed"] is True

@@ -32,12 +32,12 @@ AVAILABLE_SABOTAGES = [sabotage for sabotage in SABOTAGES if not sabotage.id.sta
 
 
 def noticing_check_ids(sabotage: Sabotage) -> set[str]:
-    """The ids of the checks that must notice it, without those that are not there."""
+    """The ids of the checks that must notice a sabotage, except those that cannot run here."""
     return {id_ for id_ in sabotage.noticed_by if not id_.startswith(MISSING_PREFIXES)}
 
 
 def code_by_function() -> dict[FunctionType, CodeType]:
-    """All that a sabotage could edit: the functions of the package's modules, and of their classes; with their code."""
+    """The code of every function that a sabotage could edit: those of the package's modules and of their classes."""
     modules = [module for name, module in list(sys.modules.items()) if name.startswith("minitrans.")]
     named = [value for module in modules for value in vars(module).values()]
     classes = [value for value in named if isinstance(value, type) and value.__module__.startswith("minitrans.")]
@@ -52,7 +52,7 @@ def code_by_function() -> dict[FunctionType, CodeType]:
 
 
 @pytest.mark.parametrize("sabotage", AVAILABLE_SABOTAGES, ids=lambda sabotage: sabotage.id)
-def test_the_checks_that_must_notice_do_so_by_what_they_measure(sabotage: Sabotage) -> None:
+def test_the_checks_that_must_notice_a_sabotage_fail_without_raising(sabotage: Sabotage) -> None:
     must = noticing_check_ids(sabotage)
     with patch.object(LOGGER, "info") as info, sabotage.apply_fault():
         subjects = run_checks.fresh_float64_subjects()
@@ -95,8 +95,8 @@ def test_every_comparison_of_a_check_must_notice_a_sabotage(check: Check, monkey
 
 
 @pytest.mark.parametrize(("dtype", "times"), [(torch.float32, 10), (torch.bfloat16, 5)])
-def test_a_fault_lies_far_above_what_a_lower_dtype_may_round(dtype: torch.dtype, times: float) -> None:
-    """Between them, each check that is measured in it meets one."""
+def test_large_faults_far_exceed_the_rounding_of_lower_dtypes(dtype: torch.dtype, times: float) -> None:
+    """Each check that is measured in the dtype meets at least one such fault."""
     seen = {check.id: check for check in AVAILABLE_CHECKS if dtype in check.lower_dtypes}
     for sabotage in SABOTAGES:
         if sabotage.large_in_lower_dtypes:
@@ -112,7 +112,7 @@ def test_a_fault_lies_far_above_what_a_lower_dtype_may_round(dtype: torch.dtype,
 
 
 @pytest.mark.slow
-def test_checks_that_have_nothing_to_do_with_a_fault_do_not_fail() -> None:
+def test_checks_that_are_unrelated_to_a_fault_do_not_fail() -> None:
     """It takes minutes."""
     before = code_by_function()
     noticed = {caught.id: set(caught.caught_by) for caught in verify.self_test()}
@@ -122,8 +122,8 @@ def test_checks_that_have_nothing_to_do_with_a_fault_do_not_fail() -> None:
     assert {id_: noticed[id_] for id_ in only} == only
 
 
-def test_only_without_compiled_code_its_checks_and_sabotages_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When that is so, and what is said of it: tests/translate/test_backend.py."""
+def test_compiled_checks_and_sabotages_are_left_out_only_without_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When that is so, and what is reported then, is tested in tests/translate/test_backend.py."""
     monkeypatch.setattr(run_checks, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "compiled.unmasked")])
     monkeypatch.setattr(run_checks, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20", "compiled.pass")])
     assert [result.id for result in verify.run(compiled="off").checks] == ["C20", "cache.rows"]
@@ -150,14 +150,14 @@ def test_a_sabotage_is_undone_when_what_runs_under_it_raises() -> None:
     assert model(TOKEN_IDS, TOKEN_IDS).isfinite().all()
 
 
-def test_several_edits_of_a_function_add_up_wherever_the_piece_stands() -> None:
+def test_all_edits_of_one_function_are_applied() -> None:
     edits = {"pages.grids:_shorten_label": [("MAX_LABEL_LETTERS", "3"), ("…", "...")]}
     with Sabotage("x", "A fault.", edits, []).apply_fault():
         assert grids._shorten_label("abcd") == "ab..."
     assert grids._shorten_label("abcd") == "abcd"
 
 
-def test_a_sabotage_of_code_that_was_edited_for_good_says_what_it_misses() -> None:
+def test_a_sabotage_of_code_that_has_changed_reports_what_it_cannot_find() -> None:
     message = r"x edits '/ 2' in model.loss:batch_loss, where it isn't; edit verify/sabotages.toml too"
     sabotage = Sabotage("x", "A fault.", {"model.loss:batch_loss": [("/ 2", "")]}, [])
     with pytest.raises(UserError, match=message), sabotage.apply_fault():
