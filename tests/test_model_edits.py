@@ -1,7 +1,7 @@
-"""What is read is what runs: an edit of the model reaches training and decoding, and one line says who computes.
+"""The code you read is the code that runs: an edit reaches training and decoding, and one line says what computes.
 
-Each edit is made in a copy of the package, with which a process of its own trains 20 steps and translates: with
-compiled code if it is admitted, and without.
+Each edit is made in a copy of the package, with which a new process trains for 20 steps and translates, once with
+compiled code if it is admitted, and once without.
 """
 
 import json
@@ -27,14 +27,14 @@ def guide_sections() -> dict[str, str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """It has the package alone, to be changed."""
+    """A folder with only a copy of the package, to be changed."""
     package = Path(minitrans.__file__).parent
     shutil.copytree(package, tmp_path / "minitrans", ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 
 
 def apply_diffs(folder: Path, text: str) -> None:
-    """Make the changes that a section of the guide shows; the lines to take out have to stand there once."""
+    """Make the changes that a section of the guide shows; the lines to be replaced must occur exactly once."""
     diffs = re.findall(r"```diff\n--- (\S+)\n(.*?)```", text, re.DOTALL)
     assert diffs
     for name, body in diffs:
@@ -51,7 +51,7 @@ def replace_text(file: Path, before: str, after: str) -> None:
 
 
 def train_and_translate_commands(corpus: Path) -> list[list[str]]:
-    """Train and translate, with compiled code if it is admitted and without."""
+    """Commands that train and translate, with compiled code if it is admitted, and without it."""
     commands = []
     for mode in ("auto", "off"):
         settings = [*tiny_flags(corpus, max_steps=20), "--model.n_heads", "4", "--training.checkpoint_every", "20"]
@@ -69,9 +69,9 @@ def metrics_and_weights(folder: Path, mode: str) -> list[bytes]:
 
 
 def assert_falls_back_and_verify(folder: Path, corpus: Path, reason: str) -> list[str]:
-    """The line, and the bytes of a run and of translations that never asked for compiled code.
+    """Assert that the reason is logged, and that a run and translations have the bytes of --compiled off.
 
-    Returns the checks that `verify` fails, which is asked in the same process.
+    Returns the checks that `verify`, run in the same process, reports as failed.
     """
     results, err = run_copy(folder, [*train_and_translate_commands(corpus), ["verify", "--json"]])
     err = err[: err.rindex("$ verify")]
@@ -87,7 +87,7 @@ def assert_falls_back_and_verify(folder: Path, corpus: Path, reason: str) -> lis
 
 
 def parse_failed_checks(code: int, out: str) -> list[str]:
-    """The checks that `verify` failed, which ends with code 1 then."""
+    """The checks that `verify` reports as failed; assert that its exit code is 1 if any failed, else 0."""
     report: dict[str, Any] = json.loads(out)
     assert code == int(not report["passed"])
     return [check["id"] for check in report["checks"] if not check["passed"]]
@@ -127,7 +127,7 @@ def test_the_new_check_of_the_guide_passes_and_catches_its_fault(folder: Path) -
     assert parse_failed_checks(*broken) == ["mask.first"]
 
 
-def test_control_without_an_edit_compiled_code_computes(folder: Path, corpus: Path) -> None:
+def test_control_without_an_edit_compiled_code_is_used(folder: Path, corpus: Path) -> None:
     results, err = run_copy(folder, train_and_translate_commands(corpus))
     assert [code for code, _ in results] == [0, 0, 0, 0]
     assert PLAIN_WARNING not in err

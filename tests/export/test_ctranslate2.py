@@ -1,4 +1,4 @@
-"""The exported engine: our tokens, whatever the model, and a folder that is whole and needs nothing of ours."""
+"""The exported engine gives our tokens, whatever the model, and its folder is complete and works without our code."""
 
 import json
 import math
@@ -24,7 +24,7 @@ from minitrans.translate.translator import Translator
 DUMMY_VOCABULARY = [f"p{i}" for i in range(11)]
 MAX_LEN = 17
 
-# What a user may type: to be cleaned, to be left empty, to be cut, and what looks like special pieces; and sentences.
+# What a user may type: text to be cleaned or cut, blank lines, and what looks like special pieces; and sentences.
 ODD_LINES = ["", " \t ", "I  love\u2028you.\r", "Cafe\u0301 \u2581\u2581 a\u200db\x9fc\x00\ud800!"]
 ODD_LINES += ["<s> </s> <unk> <0x41>", "cat " * 99, "机器🤖"]
 SENTENCES = (TEST_CORPUS_DIR / "test.en").read_text(encoding="utf-8").splitlines()[:300]
@@ -53,14 +53,14 @@ def test_loading_leaves_our_threads_alone(tmp_path: Path) -> None:
     [
         (random_model(0, n_heads=3, d_head=None, tie_embeddings=False).float(), [3, 1, 7, MAX_LEN - 1, 2, 5, 5], None),
         (constant_output_model(EOS, 7), [3, 4], [[], []]),
-        (constant_output_model(PAD, BOS, 7), [1], [[7] * 14]),  # which are never written
+        (constant_output_model(PAD, BOS, 7), [1], [[7] * 14]),  # PAD and BOS are never written
         (constant_output_model(7), [1, 2, 8], [[7] * 14, [7] * 16, [7] * 17]),  # each has a length limit of its own
         (random_model(2, max_len=1200).float(), [1199], None),  # longer than the engine takes by default
         (random_model(2, max_len=2).float(), [1, 1], None),
         (random_model(3).float().apply(lambda module: setattr(module, "eps", 0.25)), [6, 4, 8, 3, 7], None),
     ],
 )
-def test_the_engine_takes_our_tokens_where_a_model_is_special(
+def test_the_engine_gives_our_tokens_for_unusual_models(
     model: Transformer, lengths: list[int], expected: list[list[int]] | None, tmp_path: Path
 ) -> None:
     ids = random_ids(1, lengths, max(lengths)).tolist()  # without EOS, which the engine appends itself:
@@ -110,7 +110,7 @@ def test_the_folder_holds_all_that_the_engine_needs_and_nothing_is_left_beside_i
     assert json.loads((folder / "config.json").read_text())["unk_token"] == "<unk>"
 
 
-def test_it_translates_as_we_do(folder: Path, translator: Translator) -> None:
+def test_the_engine_translates_as_we_do(folder: Path, translator: Translator) -> None:
     expected = translator.translate(LINES)
     assert translate_exported(load_engine(folder, threads=2), translator.bundle, LINES) == expected
     assert len(set(expected)) > 5
@@ -119,7 +119,7 @@ def test_it_translates_as_we_do(folder: Path, translator: Translator) -> None:
     assert translate_exported(load_engine(folder), translator.bundle, []) == []
 
 
-def test_its_readme_translates_as_we_do(folder: Path, translator: Translator) -> None:
+def test_the_code_in_the_readme_translates_as_we_do(folder: Path, translator: Translator) -> None:
     shown = "[[tokenizer.encode(clean(s)) for x in lines for s, _ in reader.preprocess_line(x)], translate(lines)]"
     reader = translator.bundle.tokenizer.make_reader(translator.bundle.source_words)
     ids = translator.bundle.tokenizer.encode_batch(text for line in LINES for text, _ in reader.preprocess_line(line))
@@ -127,7 +127,7 @@ def test_its_readme_translates_as_we_do(folder: Path, translator: Translator) ->
 
 
 @pytest.mark.parametrize(("piece", "lengths"), [("</s>", {0, 1}), ("a", {0, 19, 26, 40}), ("<0x0A>", {0, 1})])
-def test_its_readme_ends_where_we_do(piece: str, lengths: set[int], tiny_run: Path, tmp_path: Path) -> None:
+def test_the_code_in_the_readme_ends_where_we_do(piece: str, lengths: set[int], tiny_run: Path, tmp_path: Path) -> None:
     bundle = Translator.load(tiny_run).bundle
     force_constant_token_ranking(bundle.model, bundle.tokenizer.pieces.index(piece))
     export(bundle, tmp_path / "engine")
@@ -137,7 +137,7 @@ def test_its_readme_ends_where_we_do(piece: str, lengths: set[int], tiny_run: Pa
 
 
 @pytest.mark.parametrize("fault", ["no part", "another size", "eps", "nan"])
-def test_a_model_that_computes_otherwise_is_refused(fault: str, tiny_run: Path, tmp_path: Path) -> None:
+def test_a_model_that_ctranslate2_computes_differently_is_refused(fault: str, tiny_run: Path, tmp_path: Path) -> None:
     bundle = Translator.load(tiny_run).bundle
     message = r"gives other numbers than this model: log-prob.* \(at most 0.001\)"
     if fault == "no part":
@@ -147,16 +147,16 @@ def test_a_model_that_computes_otherwise_is_refused(fault: str, tiny_run: Path, 
         bundle.model.get_submodule("encoder.layers.0.self_attn").w_qkv = torch.nn.Linear(1, 2)
         message = "cannot compute this model: .*split.*; translate with minitrans"
     elif fault == "nan":
-        bundle.model.positions[6] = math.nan  # which only the last of the rows that are compared reaches
+        bundle.model.positions[6] = math.nan  # reached only by the last of the rows that are compared
         message = "gives other numbers than this model: log-probabilities differ by nan"
     else:
-        bundle.model.encoder.norm.eps = 0.25  # of one norm: CTranslate2 knows one for all
+        bundle.model.encoder.norm.eps = 0.25  # of one norm: CTranslate2 has one value for all
     with pytest.raises(UserError, match=f"^CTranslate2 {message}"):
         export(bundle, tmp_path / "engine")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_probabilities_that_are_all_too_high_are_far_off() -> None:
+def test_probabilities_that_are_all_too_high_count_as_different() -> None:
     certain = lambda src, tgt, **_: [SimpleNamespace(log_probs=[0.0] * (len(tgt[0]) + 1))]  # noqa: E731
     pieces = [str(i) for i in range(20)]
     assert export_ctranslate2._log_prob_difference(SimpleNamespace(score_batch=certain), random_model(1), pieces) > 0.5
@@ -165,10 +165,10 @@ def test_probabilities_that_are_all_too_high_are_far_off() -> None:
 # -- the command ----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_scores_both_arithmetics_beside_ours_and_says_where_they_are(
+def test_the_command_scores_float32_and_int8_beside_ours_and_prints_the_folder(
     tiny_run: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And counts the translations that differ, of which one of them is made to have many."""
+    """It also counts the translations that differ: all of those by int8, which the test replaces."""
 
     def spoilt(engine: Any, bundle: Any, lines: list[str]) -> list[str]:
         return ["x" if engine.compute_type.startswith("int8") else t for t in translate_exported(engine, bundle, lines)]

@@ -1,4 +1,4 @@
-"""The folder for transformers: read without our code, with our ids, our logits and our tokens, or not written."""
+"""The folder for transformers works without our code and gives our ids, logits and tokens, or is not written."""
 
 import random
 import unicodedata
@@ -47,7 +47,7 @@ def tokenizer_of(
 
 
 def untrained_bundle(tokenizer: Tokenizer, source: str, target: str, **sizes: Any) -> Bundle:
-    """A bundle of a model with random weights. It writes no bytes: what is no UTF-8 would be read otherwise."""
+    """A bundle of a model with random weights. It writes no bytes, since invalid UTF-8 is decoded differently."""
     ids = {name: getattr(tokenizer, name) for name in ("vocab_size", "pad_id", "bos_id", "eos_id")}
     sizes = {"d_model": 12, "n_heads": 3, "d_ff": 17, "n_layers": 2, "max_len": 30, **sizes}
     model = randomize(Transformer(TransformerConfig(**ids, **sizes)), 1).float()
@@ -70,9 +70,9 @@ def front_matter(folder: Path) -> dict[str, Any]:
     return yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---\n")[1])
 
 
-def test_it_translates_as_we_do(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_translates_as_we_do(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export_transformers, "BATCH_LINES", 7)
-    strict = partialmethod(GenerationConfig.validate, strict=True)  # which raises what it would warn of
+    strict = partialmethod(GenerationConfig.validate, strict=True)  # raises instead of warning
     monkeypatch.setattr(GenerationConfig, "validate", strict)
     export(bundle, tmp_path / "deep" / "engine")
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["engine"]
@@ -89,12 +89,12 @@ def test_it_translates_as_we_do(bundle: Bundle, tmp_path: Path, monkeypatch: pyt
     assert translate_exported(engine, bundle, LINES) == expected
     assert len(set(expected)) > 5
     data = front_matter(tmp_path / "deep" / "engine")
-    assert data["language"] == [bundle.source, bundle.target]  # of which YAML takes "no" for False
+    assert data["language"] == [bundle.source, bundle.target]  # YAML reads "no" without quotes as False
     assert (data["pipeline_tag"], data["library_name"]) == ("translation", "transformers")
     assert not {"license", "model-index"} & set(data)
 
 
-def test_five_beams_find_what_ours_do(translator: Translator, tmp_path: Path) -> None:
+def test_beam_search_with_five_beams_gives_our_translations(translator: Translator, tmp_path: Path) -> None:
     export(translator.bundle, tmp_path / "engine")
     engine, tokenizer = load_engine(tmp_path / "engine"), translator.bundle.tokenizer
     lines = [line for line in SENTENCES[:100] if len(translator.to_sentences(line)) == 1]
@@ -114,7 +114,7 @@ def test_five_beams_find_what_ours_do(translator: Translator, tmp_path: Path) ->
 def hostile_lines(n: int) -> list[str]:
     """Sentences, random characters, marks, white space of every kind, long runs, what looks like special pieces.
 
-    Left out are lone surrogates, which `tokenizers` does not take, and combining marks that Unicode gained late.
+    Left out are lone surrogates, which `tokenizers` does not take, and combining marks newer than Unicode 3.2.
     """
     chance = random.Random(0)
     known = [c for c in map(chr, range(0x110000)) if not "\ud800" <= c <= "\udfff"]
@@ -148,13 +148,13 @@ def test_10_000_hostile_lines_have_our_ids_and_our_text(model_type: ModelType) -
 # -- the card -------------------------------------------------------------------------------------------------------
 
 
-def test_its_card_translates_as_we_do_without_our_package(translator: Translator, tmp_path: Path) -> None:
+def test_the_code_in_the_card_translates_as_we_do_without_our_package(translator: Translator, tmp_path: Path) -> None:
     export(translator.bundle, tmp_path / "engine")
     translations = run_readme_code(tmp_path / "engine", LINES, "sentencepiece", "[translate(lines), translate([])]")
     assert translations == [translator.translate(LINES), []]
 
 
-def test_what_a_user_names_stands_in_the_card_as_it_is(tmp_path: Path) -> None:
+def test_names_that_a_user_gives_appear_unchanged_in_the_card(tmp_path: Path) -> None:
     bundle = untrained_bundle(tokenizer_of("bpe"), "en", "no")
     named, scores = "测试: '🤖' \"<&>\\\u2028# " + "x" * 200, score(["a"], ["a"], "en")
     write_card(tmp_path, bundle, named, {named: scores, "null": scores})
@@ -168,7 +168,7 @@ def test_what_a_user_names_stands_in_the_card_as_it_is(tmp_path: Path) -> None:
 
 LATE = torch.eye(30, 12).flip(0)  # the last positions
 BOS_ROW = torch.eye(1500, 1).roll(1, 0)
-# What is broken before the proof: the weights, or a file and a text in it; and what the proof says.
+# What is broken before the export is verified: the weights, or a text in a file; and what the error message says.
 EXPORT_FAULTS: dict[str, tuple[Any, str]] = {
     "a billionth": (
         lambda weights: weights | {(b := "final_logits_bias"): weights[b] + 1e-9},
@@ -195,12 +195,12 @@ EXPORT_FAULTS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("fault", EXPORT_FAULTS)
-def test_what_computes_otherwise_is_refused(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_that_deviates_is_refused(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = untrained_bundle(tokenizer_of("bpe"), "en", "zh", tie_embeddings=False)
     broken, message = EXPORT_FAULTS[fault]
     save, weights_of = export_transformers.save_tokenizer, export_transformers.blenderbot_state_dict
 
-    def save_broken(folder: Path, bundle: Bundle) -> None:  # the last that writes
+    def save_broken(folder: Path, bundle: Bundle) -> None:  # the last step that writes files
         save(folder, bundle)
         name, old, new = broken
         text = (folder / name).read_text(encoding="utf-8")
@@ -243,7 +243,7 @@ def test_pad_and_bos_are_never_written(tmp_path: Path) -> None:
 # -- the command ----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_scores_it_beside_ours(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
+def test_the_command_scores_the_export_beside_ours(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
     exported = "export", tiny_run, "--format", "transformers", "--license", "cc-by-4.0", "-o"
     reference = "--reference", corpus / "test.zh"
     code, out, _ = run_cli(*exported, tmp_path / "out", "--source", corpus / "test.en", *reference, *reference)
