@@ -112,8 +112,8 @@ class TranslationModule(LightningModule):
         states = checkpoint["rng_states"]
         if len(states) != n_processes():
             raise UserError(
-                f"the checkpoint was written by {len(states)} processes, and these are {n_processes()}; resume with "
-                "the trainer.devices and trainer.num_nodes of the first run"
+                f"processes when the checkpoint was written: {len(states)}; now: {n_processes()}; resume with the "
+                "trainer.devices and trainer.num_nodes of the first run"
             )
         torch.set_rng_state(states[rank()]["torch"])
         torch.cuda.set_rng_state_all(states[rank()]["cuda"][: torch.cuda.device_count()])  # fewer GPUs may be seen now

@@ -101,7 +101,7 @@ def test_each_process_draws_its_own_random_numbers_and_resumes_with_them(
     assert len({*seeds[:n]}) == n
     assert seeds[n:] == seeds[:n]
     assert cuda_states == [["a"]] * n
-    with pytest.raises(UserError, match=f"was written by {2 * n} processes, and these are {n}"):
+    with pytest.raises(UserError, match=f"processes when the checkpoint was written: {2 * n}; now: {n};"):
         module.on_load_checkpoint({"rng_states": states})
 
 

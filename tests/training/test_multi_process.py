@@ -119,9 +119,7 @@ def test_ctrl_c_stops_all_processes_and_the_run_resumes_to_the_same_result(corpu
 
     # One process cannot take over from two.
     _, err = finish_process(begin(broken, "--resume"), 2)
-    assert err.splitlines()[-1].startswith(
-        "minitrans: error: the checkpoint was written by 2 processes, and these are 1"
-    )
+    assert err.splitlines()[-1].startswith("minitrans: error: processes when the checkpoint was written: 2; now: 1")
 
     finish_process(begin(broken, *TWO_PROCESSES, "--resume"))
     one, other = load_newest_checkpoint(whole), load_newest_checkpoint(broken)
@@ -154,7 +152,7 @@ def test_no_process_outlives_a_killed_first_process(corpus: Path, tmp_path: Path
 def test_an_error_of_all_processes_is_reported_once(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
     flags = run_flags(corpus, shutil.copytree(tiny_run, tmp_path / "run"), "--resume", *TWO_PROCESSES, max_steps=200)
     _, err = finish_process(spawn("-m", "minitrans", "train", *flags), 2)
-    assert err.count("minitrans: error: the checkpoint was written by 1 processes, and these are 2") == 1
+    assert err.count("minitrans: error: processes when the checkpoint was written: 1; now: 2") == 1
 
 
 @pytest.mark.slow
