@@ -16,6 +16,15 @@ from torch import Tensor, nn
 ROOT = Path(__file__).parents[2]
 SNIPPETS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/your-model.md").read_text(encoding="utf-8"), re.M | re.S)
 PLUGIN_SNIPPET = next(block for block in SNIPPETS if "pytest_plugins" in block)
+PYTEST_AFTER_TORCH_ALONE = """
+import sys, torch
+before = set(sys.modules)
+from minitrans.verify import check_cache
+names = {name.split(".")[0] for name in set(sys.modules) - before}
+assert names - sys.stdlib_module_names - {"torch", "numpy"} == {"minitrans"}, names
+import pytest
+sys.exit(pytest.main(sys.argv[1:]))
+"""
 
 
 class MyDecoder(nn.Module):
@@ -80,6 +89,7 @@ def test_every_snippet_passes_for_a_right_model(my_project: Any) -> None:
     run_snippets_and_tests([block for block in SNIPPETS if block != PLUGIN_SNIPPET and "hugging_face" not in block])
 
 
+@pytest.mark.usefixtures("float64_alone")
 def test_a_users_own_cache_class_is_the_one_checked(my_project: Any) -> None:
     transformers = pytest.importorskip("transformers")
     from minitrans.cachecheck.hugging_face import small_model
@@ -109,7 +119,7 @@ def test_control_snippets_fail_a_wrong_step(my_project: Any, monkeypatch: pytest
 
 
 def test_with_pytest_each_check_is_a_test(tmp_path: Path) -> None:
-    """A failure names the check, and a check that is not offered is skipped with the reason."""
+    """A failure names the check, a check that is not offered is skipped with the reason, and only torch is imported."""
     imports = "from typing import Any\n\nimport torch\nfrom torch import Tensor, nn\n\n"
     (tmp_path / "my_project.py").write_text(imports + inspect.getsource(MyDecoder) + "\nMyDecoder.position_shift = 1\n")
     (tmp_path / "test_cache.py").write_text(PLUGIN_SNIPPET)
@@ -119,9 +129,11 @@ def test_with_pytest_each_check_is_a_test(tmp_path: Path) -> None:
     )
     (tmp_path / "test_no_pass.py").write_text(PLUGIN_SNIPPET.replace("model.forward", "None"))
     tests = ["test_cache.py", "test_no_steps.py::test_cache[steps]", "test_no_pass.py::test_cache[reach]"]
-    command = [sys.executable, "-m", "pytest", "-rfs", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
+    flags = ["-rfs", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command = [sys.executable, "-c", PYTEST_AFTER_TORCH_ALONE, *flags, *tests]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"COLUMNS": "400"})
     assert done.returncode == 1
+    assert done.stderr == ""
     assert re.search(
         r"^FAILED test_cache.py::test_cache\[steps\] - Failed: steps: .* position 1 of row 0", done.stdout, re.M
     )
