@@ -236,16 +236,11 @@ class SlotFiller:
     def __init__(self, draw: StableRandom, kinds: WordsByKind, lines: Sequence[Line]) -> None:
         self._draw = draw
         self.kinds = kinds
-        said: dict[str, str] = collections.defaultdict(str)  # by a word, all texts with it; by "" simply all
-        for key in (variant_key(line.english) for line in lines if "{" not in line.english):
-            for word in {"", *key.split()}:
-                said[word] += f" {key} "
+        said = "".join(f" {variant_key(line.english)} " for line in lines if "{" not in line.english)
         self._bounds: dict[str, list[int]] = {}  # of the stretch that belongs to each row of a kind
         for kind, rows in kinds.items():
             weights = (
-                MADE_UP_NAME_WEIGHT
-                if "~" in row["en"]
-                else 1 + math.isqrt(said[(key := variant_key(row["en"])).split(" ")[0]].count(f" {key} "))
+                MADE_UP_NAME_WEIGHT if "~" in row["en"] else 1 + math.isqrt(said.count(f" {variant_key(row['en'])} "))
                 for row in rows
             )
             self._bounds[kind] = list(accumulate(weights))
