@@ -50,7 +50,7 @@ test-all: .venv/ready
 mutants: .venv/ready
 	$(BIN)/python scripts/dev/mutants.py
 
-# Train all models of the first table in docs/results.md, and print it. This takes hours; again, only what is missing.
+# Train all models of the first table in docs/results.md, and print it: hours; run again, only what is missing.
 # CORPORA: a folder that has each corpus under the name of its config; without it they come from where the configs say.
 CORPORA ?= $(wildcard ../shared/corpora)
 results: .venv/ready

@@ -23,7 +23,7 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
     `path`.partial if the block fails; the next time, that file is opened at its beginning, less an incomplete last
     line, to be read and appended to. A link stays a link, and a pipe or a device such as /dev/null is written to, not
     replaced. An open file such as /dev/stdout is written from its current position. A mount point, such as a single
-    file in a container, gets a copy of the content: only there is the write not atomic.
+    file in a container, gets a copy of the content, which is not atomic either.
 
     Raises:
         UserError: The file cannot be written, or another process is writing `path`.partial.

@@ -236,7 +236,7 @@ def fresh_libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             getattr(import_module(f"minitrans.compiled.{module}"), name).cache_clear()
 
     if not HAS_COMPILED_FOLDER:
-        pytest.skip("the folder minitrans/compiled is not there")
+        pytest.skip("the folder minitrans/compiled is missing")
     forget()
     yield
     monkeypatch.undo()

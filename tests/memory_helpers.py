@@ -14,7 +14,7 @@ needs_proc_status = pytest.mark.skipif(
 
 
 def peak_private_kb_during(work: Callable[..., object], *arguments: object) -> int:
-    """The most kilobytes of such memory that this process has during the work."""
+    """The most kilobytes that this process has during the work, without what is mapped from files."""
     most = 0
     with ThreadPoolExecutor() as pool:
         working = pool.submit(work, *arguments)

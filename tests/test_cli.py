@@ -103,7 +103,7 @@ def test_beams_and_the_n_best(tiny_run: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_samples_depend_on_the_seed_alone(tiny_run: Path) -> None:
+def test_samples_are_determined_by_the_seed(tiny_run: Path) -> None:
     def sampled(*flags: str) -> list[str]:
         return command_output("translate", tiny_run, *flags, "I love you.", "", "Machine learning is fun.").splitlines()
 
@@ -608,7 +608,7 @@ def test_the_sabotages_are_listed() -> None:
     assert listed == [[sabotage.id, sabotage.fault] for sabotage in run_checks.sabotages_to_run("auto")]
 
 
-def test_the_self_test_shows_what_each_check_caught_and_counts_for_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_self_test_shows_what_caught_each_fault_and_counts_for_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_checks, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "loss.padding")])
     monkeypatch.setattr(run_checks, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20")])
     caught = json.loads(command_output("verify", "--self-test", "--json"))["sabotages"]

@@ -264,7 +264,7 @@ def future_gradient(case: ModelAndTokens[Any]) -> Deviation:
 
 @claim(
     "reach",
-    f"replacements of a token or a source that move the logits by less than {to_str(MIN_LOGIT_CHANGE)}",
+    f"positions and sources where a replacement moves the logits by less than {to_str(MIN_LOGIT_CHANGE)}",
     tolerance=0.0,
     lower=(),
 )

@@ -24,7 +24,7 @@ from minitrans.cachecheck.measurement import (
 from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 
 NEVER = -1000.0  # a lower logit means a token that is never generated: -inf, -1e9 or the like
-LOWEST = -2.0  # in units of the largest logit: all lower ones count as the same
+LOWEST = -2.0  # in units of the largest absolute logit not below NEVER; all lower ones count as the same
 MIN_TOKENS = 4  # of a sentence: a prompt of two (beside a padded one of a single token), and two steps
 RANDOM_CASE_SIZE = 3, 9, 7  # rows, tokens of each, and tokens of the longest source
 

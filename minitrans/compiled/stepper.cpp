@@ -282,7 +282,7 @@ template <class T> class Stepper {
         }
     }
 
-    // The n best words after each row of h, and their log-probabilities. PAD where the logits are not finite.
+    // The n best words after each row of h, and their log-probabilities. PAD if a logit is NaN or +inf.
     void choose(Workspace<T> &w, int64_t n, A *log_p, int64_t *ids) const {
         const A lowest = std::numeric_limits<A>::lowest() / 2;
         const int64_t rows = w.h.rows;

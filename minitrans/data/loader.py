@@ -128,7 +128,7 @@ class EpochLoader(ResumableLoader):
         self._n_batches = len(plan_batches(row_lengths(src) + 1, row_lengths(tgt) + 1, batch_tokens, None))
 
     def __len__(self) -> int:
-        """Number of batches that each process takes in an epoch, the same in every epoch."""
+        """Number of batches that each process takes in an epoch, the same in all processes and epochs."""
         return -(-self._n_batches // n_processes())
 
     def buffers_from(self, place: dict[str, Any]) -> Iterator[Buffer]:

@@ -244,7 +244,7 @@ def beam_search(
     tokens[..., 0] = config.bos_id
     log_probs = torch.zeros(len(rows), 1, device=src_ids.device)  # (R, W)
     for t in range(longest):
-        continuations, ids = stepper.next_tokens(tokens[..., t].flatten(), cache, 2 * beam)  # 2K, of which K do not end
+        continuations, ids = stepper.next_tokens(tokens[..., t].flatten(), cache, 2 * beam)  # 2K: at most K of them end
         totals = (log_probs.view(-1, 1) + continuations).view(len(rows), -1)
         log_probs, order = (x[:, : 2 * beam] for x in totals.sort(descending=True, stable=True))
         chosen = ids.view(len(rows), -1).gather(1, order)

@@ -315,7 +315,7 @@ class Reader:
         return "".join(run if i % 2 else self._copied_parts.sub(replace, run) for i, run in enumerate(pieces))
 
     def normalize_punctuation(self, text: str) -> str:
-        """A clean source with a keyboard's marks, no repeated !?, no blanks before marks, and one after each , and ;.
+        """A clean source with a keyboard's marks, no repeated !?, no blanks before marks, one after ,; before letters.
 
         With placeholders its digits are 0 to 9.
         """

@@ -125,7 +125,7 @@ class Tokenizer:
 
     @property
     def signs(self) -> str | None:
-        """The signs that have a piece, besides letters, digits and blanks; None where nothing is set aside."""
+        """The characters that have a piece and are not letters, digits or blanks; None where nothing is set aside."""
         if PLACEHOLDERS[0] not in self.pieces:
             return None
         is_ = self._processor

@@ -213,7 +213,7 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
             use_distributed_sampler=False,
             enable_model_summary=False,
         )
-    except Exception as error:  # a device that is not there, or settings that exclude each other
+    except Exception as error:  # of any type: a missing device, or settings that exclude each other
         raise UserError(f"trainer: {' '.join(str(error).split())}") from error
     if trainer.world_size == 1 and not is_first_process():
         raise UserError(

@@ -51,7 +51,7 @@ def can_verify_compiled(mode: CompiledMode) -> bool:
 
 
 def describe_backends() -> str:
-    """What does each kind of work requested in this process so far; the latest choice counts."""
+    """For each kind of work requested in this process so far, what does it; the latest choice counts."""
     return ", ".join(f"{work} in {who}" for work, who in _backend_by_task.items())
 
 

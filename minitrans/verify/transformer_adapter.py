@@ -39,8 +39,8 @@ class TransformerAdapter(CachedModel[DecoderCache]):
 
     def feed(self, tokens: Tensor, cache: DecoderCache, mask: Tensor | None = None) -> list[Any]:
         """All numbers of the next tokens, and once more the logits, from `step`; its cache is the one to go on with."""
-        same = self.copy_cache(cache)
-        numbers = self._logits_and_traces(*self.model.run_decoder(tokens, None, same.src_mask, same, need_weights=True))
+        copy = self.copy_cache(cache)
+        numbers = self._logits_and_traces(*self.model.run_decoder(tokens, None, copy.src_mask, copy, need_weights=True))
         return [*numbers, self.model.step(tokens, cache)]
 
     def select_rows(self, cache: DecoderCache, rows: Tensor) -> DecoderCache:

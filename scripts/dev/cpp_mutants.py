@@ -94,7 +94,7 @@ def copy_package(folder: Path, mutant: Mutant | None = None) -> Path:
 
 
 def compile_to_object_bytes(folder: Path, changed: str = "") -> dict[str, bytes] | None:
-    """Compile the files in a folder that a change of one of them affects; None if one does not compile."""
+    """The object code, by file name, of what a change of one file affects; None if a file does not compile."""
     compiled = {}
     for path in sorted(folder.glob(changed if changed.endswith(".cpp") else "*.cpp")):
         output = folder / "object.o"

@@ -162,7 +162,7 @@ class AnyReleaseModel(CachedModel[list[Any]]):
         return [hf_cache, memory, seen if seen is None else seen[:, :-n], fed - n]
 
     def embedding(self) -> nn.Module:
-        """The input embedding, of a decoder-only model by the model's own method."""
+        """The input embedding of a decoder-only model; of an encoder-decoder, not offered."""
         return super().embedding() if self.has_source else self.model.get_input_embeddings()
 
 

@@ -76,7 +76,7 @@ def test_only_the_known_checks_fail(name: str, monkeypatch: pytest.MonkeyPatch) 
     of_target = {"padding.right", "padding.left", *MASK_ALONE_CHECKS}
     lacking = of_target if model.has_source else of_source
     assert {id_ for id_, result in results.items() if not result.offered} == lacking
-    if name == "llama":  # for gpt2 the command's test below expects it
+    if name == "llama":  # the command's test below checks gpt2's explanation
         assert "something inside is computed in float32" in results["padding.left-mask-alone"].detail
 
 
@@ -207,7 +207,7 @@ def test_programs_of_an_issue_pass_a_right_model(name: str, n_programs: int, mon
         f"# {type(model.model).__name__}: no check of its cache fails"
     )
     for program in programs:
-        with torch.random.fork_rng(), torch.no_grad(), contextlib.redirect_stdout(io.StringIO()) as printed:
+        with torch.random.fork_rng(), torch.enable_grad(), contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(program, {})
         assert max(json.loads(printed.getvalue())) < FLOAT64_TOLERANCE
     assert issue.failing_program_output("print('inf 4.57.1 ...'); print([0.1, float('nan')])", 1.0) == "[0.1, nan]"
@@ -248,7 +248,7 @@ def test_a_model_that_cannot_be_measured_is_refused_in_one_line(flags: list[str]
 
 
 def test_missing_packages_are_reported() -> None:
-    """Of each in a process of its own, which begins when PyTorch has been imported."""
+    """Each is missing in a process of its own, forked after PyTorch and our command have been imported."""
     program = """
 import os, sys, torch
 from minitrans import cli

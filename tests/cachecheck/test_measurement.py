@@ -101,7 +101,7 @@ def test_nan_infinity_different_shapes_and_empty_tensors_do_not_agree() -> None:
     assert worded.locate(0.0) == "numbers of shape (2, 3), to compare with (1, 3), fed one by one"
 
 
-def test_the_worst_of_nothing_is_infinite_nan_is_the_worst_and_its_description_is_kept() -> None:
+def test_the_worst_of_nothing_is_infinite_nan_is_the_worst_of_all_and_descriptions_are_kept() -> None:
     known = Deviation(2.0).named("so and so")
     assert worst([1.0, known, 0.5]) == 2.0
     assert worst([1.0, known, 0.5]).locate(0.0) == "so and so"

@@ -119,7 +119,7 @@ def test_control_snippets_fail_a_wrong_step(my_project: Any, monkeypatch: pytest
 
 
 def test_with_pytest_each_check_is_a_test(tmp_path: Path) -> None:
-    """A failure names the check, a check that is not offered is skipped with the reason, and only torch is imported."""
+    """A failure names the check, what is not offered is skipped with the reason, and the import loads only torch."""
     imports = "from typing import Any\n\nimport torch\nfrom torch import Tensor, nn\n\n"
     (tmp_path / "my_project.py").write_text(imports + inspect.getsource(MyDecoder) + "\nMyDecoder.position_shift = 1\n")
     (tmp_path / "test_cache.py").write_text(PLUGIN_SNIPPET)

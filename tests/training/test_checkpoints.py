@@ -213,7 +213,7 @@ def wait(*arguments):
     time.sleep(seconds)
     return proceed(*arguments)
 
-out = open(os.dup(1), "w")  # a command that is interrupted gives up its own
+out = open(os.dup(1), "w")  # an interrupted command sends its own standard output to /dev/null
 corpus._PAIRS_PER_PROCESS, corpus._n_cores = 100, lambda: 2
 starting, working = (corpus, "_tokenize_in_worker", 0.5), (corpus.Tokenizer, "encode_batch", 100)
 for place, name, seconds in (starting, working, working):

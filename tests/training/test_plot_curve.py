@@ -28,6 +28,8 @@ def test_values_are_plotted_at_their_steps_and_a_line_marks_the_kept_weights(tmp
     }
     metrics.write_text(METRICS_HEADER + "0,,9,,10.0,20.0,0.0,4.0\n", "utf-8")
     assert plotted_points(metrics, kept_step=10)["loss"] == [kept, [[10.0, 4.0]]]
+    metrics.write_text("step,val_loss\n4,1.0\n", "utf-8")  # a run that logs no learning rate has no such column
+    assert plotted_points(metrics, kept_step=10) == {"loss": [kept, [[5.0, 1.0]]]}
 
 
 @pytest.mark.parametrize("loss", ["nan", "inf", ""])

@@ -79,7 +79,7 @@ def test_a_model_that_compiled_code_does_not_support_fails_its_checks() -> None:
 
 def test_a_given_model_is_measured_and_left_unchanged_under_any_torch_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if half of its parameters are frozen."""
-    monkeypatch.setattr(run_checks, "LOWER_DTYPES", (torch.float32,))  # which float64, the default, does not fit
+    monkeypatch.setattr(run_checks, "LOWER_DTYPES", (torch.float32,))  # a tensor of the default dtype would fail
     model = fresh_model(seed=7).train()
     model.decoder.requires_grad_(False)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

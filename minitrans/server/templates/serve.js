@@ -36,7 +36,7 @@ async function translate() {
     const unknown = found.unknown.length ? ` Not in the training data: ${found.unknown.join(", ")}.` : "";
     doubt.textContent = found.unsure ? `Unsure: this translation may be wrong.${unknown}` : "";
     if (/[\p{L}\p{N}]/u.test(question.q)) drawing = setTimeout(draw, DRAW - TRANSLATE, question);
-    else empty(figures); // punctuation alone stays as it is
+    else empty(figures); // a text without letters and digits stays as it is
   } catch (error) {
     if (error.name !== "AbortError") fail(`The server is not answering: ${error.message}`);
   }
