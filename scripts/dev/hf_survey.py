@@ -75,7 +75,8 @@ Every check [for any model](your-model.md) was run on a small model of each deco
 {version} (of two of them, in two variants), with random weights. Of {n} models {measured} were measured: {exact}
 decode exactly, {rounded} do but for what they compute in float32 whatever their dtype, {differing} differ by more, and
 {unstepped} could not decode from a cache ({names}). Deviations are shares of the largest logit, in float64 if possible.
-{faults} faults were put around {faulty} of them; the checks caught {caught}. `scripts/dev/hf_survey.py` made this page.
+Faults of {kinds} kinds, {faults} in all, were put around {faulty} of them; the checks caught {caught}.
+`scripts/dev/hf_survey.py` made this page.
 """
 PROGRAM_PREAMBLE = """
 import torch
@@ -200,7 +201,8 @@ def render_page(rows: Sequence[Finding], notes: Sequence[Note]) -> str:
     introduction = INTRODUCTION.format(
         version=transformers.__version__, n=len(rows), measured=len(measured), exact=len(exact), rounded=len(rounded),
         differing=len(differing), unstepped=len(unstepped), names=", ".join(row.entry.name for row in unstepped),
-        faults=len(caught), faulty=sum(row.entry.runs_self_test for row in measured),
+        faults=len(caught), kinds=len({each.id for each in caught}),
+        faulty=sum(row.entry.runs_self_test for row in measured),
         caught="all" if all(each.caught_by for each in caught) else sum(bool(each.caught_by) for each in caught),
     )  # fmt: skip
     lines = ["# Which architectures decode exactly from their caches", introduction, "## Exact", "", join_names(exact)]
