@@ -17,7 +17,6 @@ from minitrans.data.process_group import n_processes, rank
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
-_EMPTY_INT_ARRAY: IntArray = np.array([], dtype=np.int64)
 IdRows: TypeAlias = pa.LargeListArray  # rows of ids, one after another: far quicker to batch than a list of lists
 ID_ROWS = pa.large_list(pa.int32())  # their type
 
@@ -54,7 +53,7 @@ def plan_batches(
 
 def batches_of_rank(batches: Sequence[IntArray]) -> list[IntArray]:
     """Return the batches of this process. All take turns and get equally many: the last one may have no rows."""
-    filled = [*batches, *[_EMPTY_INT_ARRAY] * (-len(batches) % n_processes())]
+    filled = [*batches, *[np.array([], np.int64)] * (-len(batches) % n_processes())]
     return filled[rank() :: n_processes()]
 
 
