@@ -1,17 +1,13 @@
 """The loss from hidden states: test cases, and the plain loss that every implementation has to equal."""
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from conftest import PAD, random_ids, random_tensor
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from minitrans.model.loss import CHUNK_ROWS, BatchLossFn, label_smoothed_cross_entropy, linear_cross_entropy
+from minitrans.model.loss import BatchLossFn, label_smoothed_cross_entropy, linear_cross_entropy
 from minitrans.model.transformer import Transformer
 from minitrans.translate.backend import CompiledMode, make_batch_loss
 
@@ -42,26 +38,6 @@ def with_gradients(
     """The loss, and its gradients by hidden states and matrix."""
     loss = loss_of(hidden, weight, tgt_out, PAD, smoothing)
     return loss.detach(), *torch.autograd.grad(loss, (hidden, weight))
-
-
-class ShapeRecorder(TorchDispatchMode):
-    """Records the shapes of all tensors that operations return."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: set[tuple[int, ...]] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.seen |= {tuple(x.shape) for x in tree_leaves(out) if isinstance(x, Tensor)}
-        return out
-
-
-def max_logit_rows(loss_of: LinearLoss) -> int:
-    """The most rows of any tensor with a column for each piece, in loss and gradients of 3 * CHUNK_ROWS positions."""
-    with ShapeRecorder() as shapes:
-        with_gradients(loss_of, *random_case([CHUNK_ROWS, CHUNK_ROWS, 5]))
-    return max((math.prod(shape[:-1]) for shape in shapes.seen if shape and shape[-1] == 11), default=0)
 
 
 def loss_and_gradients(loss_of: BatchLossFn, model: Transformer, ids: tuple[Tensor, Tensor, Tensor]) -> list[Tensor]:

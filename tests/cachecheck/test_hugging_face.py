@@ -17,17 +17,10 @@ import torch
 from command_helpers import refusal_message, run_cli
 from toy_model import Toy
 
-from minitrans.cachecheck import run, runner, self_test
+from minitrans.cachecheck import NotOfferedError, run, runner, self_test
 from minitrans.cachecheck.cache_checks import CHECKS, step_deviation
 from minitrans.cachecheck.faults import FAULTS
-from minitrans.cachecheck.measurement import (
-    FLOAT64_TOLERANCE,
-    MIN_FAULT,
-    NotOfferedError,
-    Report,
-    Result,
-    dtype_tolerance,
-)
+from minitrans.cachecheck.measurement import FLOAT64_TOLERANCE, MIN_FAULT, Report, Result, dtype_tolerance
 from minitrans.cachecheck.runner import random_case
 
 pytest.importorskip("transformers")

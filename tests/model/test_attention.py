@@ -8,12 +8,8 @@ from conftest import ATOL, generator, random_tensor, randomize, record_calls, wo
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.model.attention import (
-    MultiHeadAttention,
-    attention_weights,
-    masked_softmax,
-    scaled_dot_product_attention,
-)
+from minitrans import MultiHeadAttention
+from minitrans.model.attention import attention_weights, masked_softmax, scaled_dot_product_attention
 from minitrans.model.cache import KVCache
 
 B, H, TQ, TK, DH, DV, D = 2, 3, 5, 7, 4, 9, 6

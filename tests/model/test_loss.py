@@ -8,17 +8,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import ATOL, PAD, assert_close, needs_compiled, random_ids, random_model, random_tensor, random_tgt_in
-from loss_cases import (
-    HIDDEN_WEIGHT_DTYPES,
-    LinearLoss,
-    chunked_loss,
-    max_logit_rows,
-    plain_loss,
-    random_case,
-    with_gradients,
-)
+from loss_cases import HIDDEN_WEIGHT_DTYPES, LinearLoss, chunked_loss, plain_loss, random_case, with_gradients
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from minitrans.model.loss import CHUNK_ROWS, batch_loss, label_smoothed_cross_entropy, linear_cross_entropy
@@ -158,6 +152,26 @@ def test_under_autocast_the_gradients_of_all_chunks_are_added_up_in_float32() ->
     with torch.autocast("cpu", torch.bfloat16):
         got, want = (with_gradients(loss_of, hidden, weight, tgt_out) for loss_of in (autocast_loss, chunked_loss))
     assert all(map(torch.equal, got, want))
+
+
+class ShapeRecorder(TorchDispatchMode):
+    """Records the shapes of all tensors that operations return."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: set[tuple[int, ...]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.seen |= {tuple(x.shape) for x in tree_leaves(out) if isinstance(x, Tensor)}
+        return out
+
+
+def max_logit_rows(loss_of: LinearLoss) -> int:
+    """The most rows of any tensor with a column for each piece, in loss and gradients of 3 * CHUNK_ROWS positions."""
+    with ShapeRecorder() as shapes:
+        with_gradients(loss_of, *random_case([CHUNK_ROWS, CHUNK_ROWS, 5]))
+    return max((math.prod(shape[:-1]) for shape in shapes.seen if shape and shape[-1] == 11), default=0)
 
 
 def test_logits_exist_for_one_chunk_at_a_time_and_not_at_all_in_compiled_code(linear_loss: LinearLoss) -> None:

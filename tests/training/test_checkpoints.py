@@ -36,13 +36,7 @@ from train_helpers import (
 from minitrans.data.batching import Batch
 from minitrans.errors import UserError
 from minitrans.text.tokenizer import Tokenizer
-from minitrans.training import run
-from minitrans.training.checkpoints import (
-    CheckpointWriter,
-    DamagedCheckpointError,
-    newest_intact_checkpoint,
-    read_checkpoint,
-)
+from minitrans.training import checkpoints, run
 from minitrans.training.config import TrainingConfig, parse_config
 from minitrans.training.module import TranslationModule
 
@@ -122,7 +116,7 @@ def test_a_run_killed_every_few_steps_ends_like_an_unbroken_run(
 @pytest.mark.parametrize("error", [BrokenPipeError, RuntimeError("reentrant call inside <_io.BufferedWriter>")])
 def test_a_second_signal_stops_at_once(error: Any, monkeypatch: Patch) -> None:
     """The first does not, even if standard error is closed, or a line is being written."""
-    writer = CheckpointWriter(Path(), TrainingConfig(), Mock())
+    writer = checkpoints.CheckpointWriter(Path(), TrainingConfig(), Mock())
     monkeypatch.setattr("sys.stderr", Mock(write=Mock(side_effect=error)))
     writer._handle_signal(2, None)
     assert writer.heard
@@ -197,7 +191,7 @@ def test_a_signal_saves_and_the_run_can_be_resumed(corpus: Path, tmp_path: Path,
             with monkeypatch.context() as patch:
                 signal_at_step(patch, at, number, name)
                 assert train(corpus, run_dir, max_steps=80) == 130
-        assert read_checkpoint(run_dir / f"checkpoints/step-{step}.ckpt")["global_step"] == step
+        assert checkpoints.read_checkpoint(run_dir / f"checkpoints/step-{step}.ckpt")["global_step"] == step
         assert train(corpus, run_dir, "--resume", max_steps=80) == 0
         assert_same_run(whole, run_dir)
 
@@ -362,7 +356,7 @@ def test_a_run_whose_files_would_execute_code_is_refused(
         path.write_text(f"model: !!python/object/apply:os.mkdir [{evil}]\n")
         said = rf"{path} is damaged \(.*\); train again with --overwrite"
     else:
-        torch.save(read_checkpoint(path) | {"more": EvilPickle(evil)}, path)
+        torch.save(checkpoints.read_checkpoint(path) | {"more": EvilPickle(evil)}, path)
         torch.load(path, weights_only=False)  # control: loading it does run the code
         evil.rmdir()
         said = f"{path} holds more than numbers and text, and might run code: it is not read"
@@ -377,10 +371,10 @@ def test_a_file_that_is_not_a_checkpoint_is_refused(tmp_path: Path) -> None:
     contents: list[object] = [[1], some, some | {"metrics": {}, "TranslationDataModule": {}}]
     for content in contents:
         torch.save(content, path)
-        with pytest.raises(DamagedCheckpointError, match=r"step-1\.ckpt is "):
-            read_checkpoint(path)
+        with pytest.raises(checkpoints.DamagedCheckpointError, match=r"step-1\.ckpt is "):
+            checkpoints.read_checkpoint(path)
     with pytest.raises(UserError, match="holds no checkpoint to resume from"):
-        newest_intact_checkpoint(tmp_path)
+        checkpoints.newest_intact_checkpoint(tmp_path)
 
 
 def test_a_compressed_checkpoint_is_refused_as_a_possible_zip_bomb(tiny_run: Path, tmp_path: Path) -> None:
@@ -392,8 +386,8 @@ def test_a_compressed_checkpoint_is_refused_as_a_possible_zip_bomb(tiny_run: Pat
         for entry in plain.infolist():
             packed.writestr(entry.filename, plain.read(entry))
     torch.load(path, weights_only=True)  # control: PyTorch reads it
-    with pytest.raises(DamagedCheckpointError):
-        read_checkpoint(path)
+    with pytest.raises(checkpoints.DamagedCheckpointError):
+        checkpoints.read_checkpoint(path)
 
 
 # -- A full disk, a loss that is not finite -------------------------------------------------------------------------
@@ -402,15 +396,15 @@ def test_a_compressed_checkpoint_is_refused_as_a_possible_zip_bomb(tiny_run: Pat
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full disk to write to")
 def test_a_full_disk_leaves_old_checkpoints(corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     run_dir = tmp_path / "run"
-    save = CheckpointWriter._save_if_due
+    save = checkpoints.CheckpointWriter._save_if_due
 
-    def save_on_a_full_disk(self: CheckpointWriter, trainer: Trainer) -> None:
+    def save_on_a_full_disk(self: checkpoints.CheckpointWriter, trainer: Trainer) -> None:
         if self.step == 14:
             (self.folder / "step-14.ckpt.7.tmp").symlink_to("/dev/full")
         save(self, trainer)
 
     monkeypatch.setattr("minitrans.files.randbits", lambda _: 7)
-    monkeypatch.setattr(CheckpointWriter, "_save_if_due", save_on_a_full_disk)
+    monkeypatch.setattr(checkpoints.CheckpointWriter, "_save_if_due", save_on_a_full_disk)
     assert train(corpus, run_dir) == 2
     assert saved_steps(run_dir) == [7]
     assert last_error(capsys) == (

@@ -20,17 +20,7 @@ from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.reading import load_reader
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 from minitrans.translate import bundle as bundle_module
-from minitrans.translate.bundle import (
-    METADATA,
-    TOKENIZER,
-    WEIGHTS,
-    WORDS,
-    Bundle,
-    Threshold,
-    load_bundle,
-    save_bundle,
-    save_reader_code_and_settings,
-)
+from minitrans.translate.bundle import METADATA, TOKENIZER, WEIGHTS, WORDS, Bundle, Threshold, load_bundle, save_bundle
 
 
 @pytest.fixture
@@ -104,7 +94,7 @@ def test_an_exported_reader_reads_as_the_run_does(plain: bool, placeholders: boo
     settings = TokenizerConfig(400, plain_sources=plain, placeholders=placeholders)
     tokenizer = Tokenizer.train(["What is it, Tom?", "有只猫。"], settings)
     bundle = replace(load_bundle(run_dir), tokenizer=tokenizer, source_words={"what": 0, "is": 1})
-    save_reader_code_and_settings(run_dir, bundle)
+    bundle_module.save_reader_code_and_settings(run_dir, bundle)
     own, exported = tokenizer.make_reader(bundle.source_words), load_reader(run_dir)
     for text in ("where is it", "“Zoltan” is 5 ，"):
         assert exported.preprocess(text) == own.preprocess(text)

@@ -7,16 +7,9 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from minitrans.translate import metrics
 from minitrans.translate.bundle import Threshold
-from minitrans.translate.metrics import (
-    MIN_CORRECT_CHRF,
-    UnsureScores,
-    choose_threshold,
-    mean_and_std,
-    score,
-    score_systems,
-    score_unsure,
-)
+from minitrans.translate.metrics import choose_threshold, mean_and_std, score, score_systems, score_unsure
 from minitrans.translate.translator import Translation
 
 REFERENCES = [f"the {i} cats sat on the mat by the door" for i in range(40)]
@@ -191,7 +184,7 @@ def test_unknown_words_are_marked_whatever_the_score() -> None:
 
 def test_where_few_are_exact_only_a_low_chrf_is_wrong() -> None:
     far, near, right = (Translation(text, s) for text, s in (("x", -3.0), ("right!", -2.0), ("right", -1.0)))
-    assert chosen_threshold([far, near, right]) == Threshold(-2.0, MIN_CORRECT_CHRF)
+    assert chosen_threshold([far, near, right]) == Threshold(-2.0, metrics.MIN_CORRECT_CHRF)
     assert chosen_threshold([far, near, right, right]) == Threshold(-1.0, None)  # half are exact
 
 
@@ -208,5 +201,5 @@ def test_precision_and_recall_of_unsure_marks(chrf: float | None, precision: flo
 def test_nothing_marked_and_nothing_wrong() -> None:
     sure, unsure = Translation("right", 0.0), Translation("right", 0.0, unsure=True)
     for output, percent, precision in ((sure, 0.0, None), (unsure, 100.0, 0.0)):
-        expected = UnsureScores(percent, precision, None, "equal to no reference")
+        expected = metrics.UnsureScores(percent, precision, None, "equal to no reference")
         assert score_unsure([output], [["right"]], Threshold(-1.0, None)) == expected
