@@ -17,12 +17,8 @@ from package_copy import run_copy
 import minitrans
 
 GUIDE_TEXT = (Path(__file__).parents[1] / "docs" / "change-the-model.md").read_text(encoding="utf-8")
+SECTION_BY_TITLE = {text.split("\n", 1)[0]: text for text in GUIDE_TEXT.split("\n## ")[1:]}
 PLAIN_WARNING = "takes the plain and slower path"
-
-
-def guide_sections() -> dict[str, str]:
-    """The guide's sections by their titles."""
-    return {text.split("\n", 1)[0]: text for text in GUIDE_TEXT.split("\n## ")[1:]}
 
 
 @pytest.fixture
@@ -105,7 +101,7 @@ REFUSAL_REASONS = {
 
 @pytest.mark.parametrize("title", REFUSAL_REASONS)
 def test_an_edit_of_the_model_reaches_training_and_decoding(title: str, folder: Path, corpus: Path) -> None:
-    text = guide_sections()[title]
+    text = SECTION_BY_TITLE[title]
     apply_diffs(folder, text)
     if title != "Rotary positions in place of sinusoidal ones":  # it alone makes tensors, which have to be of the dtype
         verify_in_float64_alone(folder)
@@ -114,11 +110,11 @@ def test_an_edit_of_the_model_reaches_training_and_decoding(title: str, folder: 
 
 
 def test_every_change_of_the_guide_is_tried() -> None:
-    assert [*REFUSAL_REASONS, "A new check"] == list(guide_sections())
+    assert [*REFUSAL_REASONS, "A new check"] == list(SECTION_BY_TITLE)
 
 
 def test_the_new_check_of_the_guide_passes_and_catches_its_fault(folder: Path) -> None:
-    apply_diffs(folder, guide_sections()["A new check"])
+    apply_diffs(folder, SECTION_BY_TITLE["A new check"])
     with (folder / "minitrans/verify/run_checks.py").open("a", encoding="utf-8") as file:
         file.write('CHECKS = [check for check in CHECKS if check.id == "mask.first"]\n')
     (sound, broken), _ = run_copy(folder, [["verify", "--json"], ["verify", "--sabotage", "mask.first-late", "--json"]])

@@ -63,14 +63,6 @@ PATTERN_AND_CHECKS_BY_FAULT = {
 }
 
 
-class ExactCapacity(Toy):
-    """A toy whose caches hold no more tokens than were requested."""
-
-    def feed(self, tokens: Tensor, cache: ToyCache, mask: Tensor | None = None) -> list[Tensor]:
-        assert sum(cache.chunks) + tokens.size(1) <= cache.capacity
-        return super().feed(tokens, cache, mask)
-
-
 def failed_results(model: CachedModel[Any], *ids: str) -> dict[str, Result]:
     """The results, by id, of the checks that fail, among those with these ids or among all."""
     checks = [CHECKS_BY_ID[id_] for id_ in ids or CHECKS_BY_ID]
@@ -90,7 +82,7 @@ def test_a_correct_model_passes_every_check() -> None:
     }
     assert covered == set(CHECKS_BY_ID)  # every check has a fault of its own
     assert [set(result.by_dtype) for result in report.checks[:2]] == [{"float64", "float32", "bfloat16"}, {"float64"}]
-    small = ExactCapacity()
+    small = Toy()
     small.max_len, small.window_sizes = 4, (0, 6)  # 0: none
     assert [result.id for result in run(small).checks if not result.passed] == []
     assert cache_checks.ragged_prompts(random_case(small), "left")[1].any(1).all()  # no row is only padding
@@ -211,7 +203,7 @@ CHECK_PART_FAULTS: list[tuple[str, str, str | LogitsOff]] = [
 
 @pytest.mark.parametrize(("id_", "said", "fault"), CHECK_PART_FAULTS)
 def test_each_part_of_a_check_notices_what_no_other_part_does(id_: str, said: str, fault: str | LogitsOff) -> None:
-    result = CHECKS_BY_ID[id_].run({torch.float64: random_case(ExactCapacity(fault))}, may_lack=True)
+    result = CHECKS_BY_ID[id_].run({torch.float64: random_case(Toy(fault))}, may_lack=True)
     assert result.failed
     assert said in f"{to_str(result.measured)}: {result.detail}"
 
@@ -447,7 +439,7 @@ def test_a_model_that_cannot_step_fails_with_its_own_error_message() -> None:
 
 @pytest.mark.usefixtures("float64_alone")
 def test_an_error_in_a_step_that_works_alone_is_a_failure_unless_it_is_a_not_offered_error() -> None:
-    class OneCache(ExactCapacity):
+    class OneCache(Toy):
         def feed(self, tokens: Tensor, cache: ToyCache, mask: Tensor | None = None) -> list[Tensor]:
             if refuses and cache is not self.newest:
                 raise NotOfferedError("it holds one cache")
@@ -599,15 +591,6 @@ def test_weights_that_are_not_returned_are_not_measured() -> None:
     toy.variants = {"weights": Toy}  # which returns its logits alone
     result = CHECKS_BY_ID["weights"].run({toy.dtype: random_case(toy)}, may_lack=True)
     assert (result.offered, result.detail) == (False, "it returns no attention weights")
-
-
-def test_steps_that_return_fewer_tensors_than_the_full_pass_fail() -> None:
-    class NoWeights(Toy):
-        def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
-            return super().feed(tokens, cache, mask)[:1]
-
-    said = "kinds of numbers: 1, to compare with 3, fed one by one"
-    assert failed_results(NoWeights(weights=True), "steps")["steps"].detail == said
 
 
 def test_a_failure_in_one_dtype_is_explained_by_its_pattern_in_that_dtype() -> None:

@@ -76,6 +76,7 @@ def test_missing_weights_of_later_keys_count_as_zero() -> None:
     assert compare([few], [many]) == compare([many], [few]) == 0.0
     assert compare([few[0]], [many[0]]) == INF  # with three axes, the last is not that of keys
     assert compare([few], [few, many]) == INF
+    assert compare([few], [few, many]).locate(0.0) == "kinds of numbers: 1, to compare with 2"
 
 
 @pytest.mark.parametrize("dtype", LOWER_DTYPES)

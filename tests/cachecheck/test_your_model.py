@@ -11,20 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from test_imports import LIBRARIES
 from torch import Tensor, nn
 
 ROOT = Path(__file__).parents[2]
 SNIPPETS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/your-model.md").read_text(encoding="utf-8"), re.M | re.S)
 PLUGIN_SNIPPET = next(block for block in SNIPPETS if "pytest_plugins" in block)
-PYTEST_AFTER_TORCH_ALONE = """
-import sys, torch
-before = set(sys.modules)
-from minitrans.verify import check_cache
-names = {name.split(".")[0] for name in set(sys.modules) - before}
-assert names - sys.stdlib_module_names - {"torch", "numpy"} == {"minitrans"}, names
-import pytest
-sys.exit(pytest.main(sys.argv[1:]))
-"""
 
 
 class MyDecoder(nn.Module):
@@ -119,9 +111,11 @@ def test_control_snippets_fail_a_wrong_step(my_project: Any, monkeypatch: pytest
 
 
 def test_with_pytest_each_check_is_a_test(tmp_path: Path) -> None:
-    """A failure names the check, what is not offered is skipped with the reason, and the import loads only torch."""
+    """A failure names the check, what is not offered is skipped with the reason, and only torch is needed."""
     imports = "from typing import Any\n\nimport torch\nfrom torch import Tensor, nn\n\n"
     (tmp_path / "my_project.py").write_text(imports + inspect.getsource(MyDecoder) + "\nMyDecoder.position_shift = 1\n")
+    others = dict.fromkeys((LIBRARIES | {"transformers"}) - {"torch", "numpy"})
+    (tmp_path / "conftest.py").write_text(f"import sys\nsys.modules |= {others}\nimport minitrans.verify\n")
     (tmp_path / "test_cache.py").write_text(PLUGIN_SNIPPET)
     unhashable = "    Functions.__hash__ = None  # as of a dataclass\n    return"
     (tmp_path / "test_no_steps.py").write_text(
@@ -129,8 +123,7 @@ def test_with_pytest_each_check_is_a_test(tmp_path: Path) -> None:
     )
     (tmp_path / "test_no_pass.py").write_text(PLUGIN_SNIPPET.replace("model.forward", "None"))
     tests = ["test_cache.py", "test_no_steps.py::test_cache[steps]", "test_no_pass.py::test_cache[reach]"]
-    flags = ["-rfs", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    command = [sys.executable, "-c", PYTEST_AFTER_TORCH_ALONE, *flags, *tests]
+    command = [sys.executable, "-m", "pytest", "-rfs", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"COLUMNS": "400"})
     assert done.returncode == 1
     assert done.stderr == ""

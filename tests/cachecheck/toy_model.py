@@ -101,6 +101,7 @@ class Toy(CachedModel[ToyCache]):
         if self.fault == "forgets all":
             cache = ToyCache(cache.memory)
         n = tokens.size(1)
+        assert sum(cache.chunks) + n <= cache.capacity
         cache.chunks.append(n)
         if self.fault == "repeated rows" and cache.selected_rows is not None:
             tokens = tokens[(cache.selected_rows[:, None] == cache.selected_rows).int().argmax(1)]
