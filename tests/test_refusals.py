@@ -368,11 +368,7 @@ RUN_DIR_REFUSALS: list[tuple[FilesOrRunEdit, str, str]] = [
         "link is a link, so what it leads to is ",
     ),
     *(
-        (
-            make_link(n),
-            f"{RETRAIN} run {flag}",
-            f"run/{n} is a link, and nothing is written through links; remove it",
-        )
+        (make_link(n), f"{RETRAIN} run {flag}", f"run/{n} is a link, and nothing is written through links; remove it")
         for n in ("checkpoints", "tensorboard", "metrics.csv", "tensorboard/hparams.yaml", ".minitrans")
         for flag in ("--resume", "--overwrite")
     ),

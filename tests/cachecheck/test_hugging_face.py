@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -142,14 +141,7 @@ def test_a_failed_check_ends_with_code_1_and_is_explained(tmp_path: Path, monkey
     monkeypatch.setattr("minitrans.cachecheck.cache_checks.MAX_LENGTH_WITH_PROMPT", 10)  # five tokens are generated
     small_model = hugging_face.small_model
     monkeypatch.setattr(hugging_face, "small_model", lambda name: small_model(name, n_layer=1, n_positions=20))
-
-    def self_test_with_few_checks(model: Any) -> Any:
-        ids = {id_ for fault in FAULTS for id_ in fault.detected_by}
-        monkeypatch.setattr(runner, "CHECKS", [check for check in CHECKS if check.id in ids])
-        return self_test(model)
-
-    monkeypatch.setattr("minitrans.cachecheck.self_test", self_test_with_few_checks)
-    code, out, _ = run_cli("verify", "--model", "gpt2", "--self-test", "--report", tmp_path / "issue.md")
+    code, out, _ = run_cli("verify", "--model", "gpt2", "--report", tmp_path / "issue.md")
     assert code == 1
     text = (tmp_path / "issue.md").read_text(encoding="utf-8")
     assert re.search(
@@ -162,7 +154,9 @@ def test_a_failed_check_ends_with_code_1_and_is_explained(tmp_path: Path, monkey
     out = " ".join(out.split())
     assert "this looks like: padding is not attended to, but counted" in out
     assert "25 passed, 1 failed, 2 not offered" in out
-    assert "7 sabotages, 7 caught" in out
+    few_checks = [check for check in CHECKS if any(check.id in fault.detected_by for fault in FAULTS)]
+    monkeypatch.setattr(runner, "CHECKS", few_checks)
+    assert "7 sabotages, 7 caught" in run_cli("verify", "--model", "gpt2", "--self-test")[1]
 
 
 def test_the_search_for_failing_chunks_tries_few_lengths_beyond_a_window(monkeypatch: pytest.MonkeyPatch) -> None:

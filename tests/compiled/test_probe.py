@@ -82,11 +82,7 @@ class ConfigWithGain(TransformerConfig):
 
 @pytest.mark.parametrize(
     ("gain", "reason"),
-    [
-        (1.0, ""),
-        (3.0, "compiled code is off by "),
-        (45.0, "the small test model fails: ValueError('too much gain"),
-    ],
+    [(1.0, ""), (3.0, "compiled code is off by "), (45.0, "the small test model fails: ValueError('too much gain")],
 )
 def test_a_new_setting_is_tried_with_the_models_value(gain: float, reason: str, monkeypatch: Patch) -> None:
     embed = Transformer.embed

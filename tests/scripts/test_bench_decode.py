@@ -181,10 +181,7 @@ def test_an_interrupt_prints_results_and_names_what_was_left_out(
 
 @pytest.mark.parametrize(
     ("flags", "complaint"),
-    [
-        (["--run", "x"], "--run and --source go together"),
-        (["--run", "no/such", "--source", "x"], "no/such"),
-    ],
+    [(["--run", "x"], "--run and --source go together"), (["--run", "no/such", "--source", "x"], "no/such")],
 )
 @needs_peers
 def test_bad_usage_ends_in_one_line(flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
