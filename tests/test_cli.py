@@ -33,6 +33,7 @@ from minitrans.verify import run_checks
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
 
+Log = pytest.LogCaptureFixture
 MINITRANS_COMMAND = (sys.executable, "-m", "minitrans")
 
 
@@ -118,7 +119,7 @@ def test_samples_are_determined_by_the_seed(tiny_run: Path) -> None:
 
 @pytest.mark.usefixtures("small_chunks")
 def test_unsure_texts_are_reported_one_by_one_and_counted_for_a_file(
-    tiny_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tiny_run: Path, tmp_path: Path, caplog: Log
 ) -> None:
     run, source, target = copy_run(tiny_run, tmp_path / "run"), tmp_path / "source", tmp_path / "target"
     texts = "I love you.", "", "Machine learning is fun.", "I love xyzzy."
@@ -159,7 +160,7 @@ SOURCE_TEXT += "I love you.\nplugh\nI love deep learning."
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("way", [[], ["--sample", "5"], ["--beam", "2", "--n-best", "2"], ["--scores"]])
 def test_joined_parts_equal_the_whole_and_name_unknown_words_once_a_line(
-    unsure_run: Path, way: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    unsure_run: Path, way: list[str], tmp_path: Path, caplog: Log
 ) -> None:
     source, whole, part = (tmp_path / name for name in ("source", "whole", "part"))
     source.write_bytes(SOURCE_TEXT.encode())
@@ -201,13 +202,7 @@ sys.exit(cli.main(sys.argv[2:]))
     ("number", "code", "part", "n_done"), [(signal.SIGKILL, -9, [], 6), (signal.SIGINT, 130, ["--part", "2/2"], 2)]
 )
 def test_an_interrupted_translation_can_be_resumed(
-    tiny_run: Path,
-    number: int,
-    code: int,
-    part: list[str],
-    n_done: int,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    tiny_run: Path, number: int, code: int, part: list[str], n_done: int, tmp_path: Path, caplog: Log
 ) -> None:
     source, whole, target, partial = (tmp_path / name for name in ("source", "whole", "target", "target.partial"))
     source.write_bytes(SOURCE_TEXT.encode())
@@ -418,7 +413,7 @@ def run_on_terminal(*argv: str | Path, stdin: Path, stdout_to_terminal: bool) ->
 
 
 def test_a_progress_bar_garbles_neither_translations_nor_warnings(
-    unsure_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    unsure_run: Path, tmp_path: Path, caplog: Log
 ) -> None:
     source = tmp_path / "in.txt"
     source.write_bytes(b"I love you.\n" + b"\n" * cli.translate.CHUNK_LINES + b"cat " * 10_000 + b"\nI love you.\n")
