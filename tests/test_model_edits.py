@@ -161,7 +161,7 @@ def test_without_compiled_code_everything_works(lacking: str, folder: Path, corp
         ["verify", "run", "--json"],
         ["export", "run", "-o", "engine"],
     ]
-    if lacking == "folder":  # in all dtypes, of a trained run
+    if lacking == "folder":  # verify measures this trained run in all dtypes
         shutil.rmtree(folder / "minitrans" / "compiled")
     else:
         verify_in_float64_alone(folder)
