@@ -6,6 +6,7 @@ The only file here that needs `transformers`. Nothing is loaded from the network
 import copy
 import dataclasses
 import inspect
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -495,6 +496,8 @@ def load_or_build(name: str) -> HFModel:
             raise LoadError(
                 f"--model {name} is not a folder with a model; give such a folder, an architecture or a name on the hub"
             )
+        if os.isatty(2):
+            print(f"minitrans: loading {name} from the Hugging Face hub ...", file=sys.stderr)
     try:
         config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)  # nor does it ask
         kind: type[HFModel] = EncoderDecoder if config.is_encoder_decoder else DecoderOnly

@@ -17,7 +17,7 @@ from minitrans.cli.arguments import Parser
 from minitrans.cli.evaluate import add_evaluate_flags, evaluate_command
 from minitrans.cli.explain import add_explain_flags, explain_command
 from minitrans.cli.export import add_export_flags, export_command
-from minitrans.cli.process_setup import interrupted_by_sigterm, set_gc_and_torch_env, setup_training_process, start_log
+from minitrans.cli.process_setup import interrupted_by_sigterm, set_gc_and_env, setup_training_process, start_log
 from minitrans.cli.serve import add_serve_flags, serve_command
 from minitrans.cli.train import distill_command, train_command
 from minitrans.cli.translate import add_translate_flags, translate_command
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 (a daemon's may be closed)
     start_log("--debug" in argv)
-    set_gc_and_torch_env()
+    set_gc_and_env()
     try:
         with interrupted_by_sigterm():
             code = parse_and_run(argv)

@@ -39,11 +39,12 @@ def start_log(debug: bool) -> None:
         logging.getLogger("minitrans").setLevel(logging.INFO)
 
 
-def set_gc_and_torch_env() -> None:
-    """Set what suits every command; to be called before PyTorch is imported, which reads the environment."""
+def set_gc_and_env() -> None:
+    """Set what suits every command; to be called before the libraries are imported that read the environment."""
     gc.set_threshold(GC_THRESHOLD)
     atexit.register(gc.disable)  # no collection at exit
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # hide PyTorch's hints
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # hide each retry; the last one raises the error we report
     if "OMP_WAIT_POLICY" not in os.environ:  # by default, waiting threads keep their cores for milliseconds
         os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
 

@@ -17,6 +17,7 @@ import logging
 import os
 import re
 import reprlib
+import sys
 import zlib
 from collections.abc import Callable, Container, Iterator
 from functools import partial
@@ -100,6 +101,8 @@ def is_path(path: str) -> bool:
 
 def _open_hub(config: DataConfig) -> dict[str, Callable[[], OpenSplit]]:
     source, target = config.columns
+    if os.isatty(2):
+        print(f"minitrans: loading {config.path} from the Hugging Face hub ...", file=sys.stderr)
     try:
         loaded = datasets.load_dataset(config.path, config.name, cache_dir=config.cache_dir, streaming=config.streaming)
     except Exception as error:  # whatever the network, the hub or the data set's files come up with

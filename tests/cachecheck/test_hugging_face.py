@@ -5,6 +5,7 @@ import importlib
 import io
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -253,10 +254,16 @@ for missing in sys.argv[1:]:
     assert done.returncode == 0
 
 
-def test_a_name_on_the_hub_fails_offline_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(name: str, **_: object) -> None:
-        raise OSError("We couldn't connect to the hub to load the files.\nCheck your internet connection.")
-
-    monkeypatch.setattr(hugging_face.transformers.AutoConfig, "from_pretrained", offline)
-    said = "cannot be loaded, from a folder or the hub: We couldn't connect to the hub to load the files"
-    assert refusal_message("verify", "--model", "somebody/some-model") == f"--model somebody/some-model {said}"
+def test_a_name_on_the_hub_fails_offline_with_one_line() -> None:
+    program = """
+import sys, time
+from minitrans import cli
+time.sleep = lambda seconds: None
+sys.exit(cli.main(["verify", "--model", "somebody/some-model"]))
+"""
+    offline = dict(os.environ, HF_ENDPOINT="http://127.0.0.1:1", HF_HUB_OFFLINE="0")
+    done = subprocess.run([sys.executable, "-c", program], env=offline, capture_output=True, text=True)
+    said = "--model somebody/some-model cannot be loaded, from a folder or the hub: We couldn't connect to"
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"minitrans: error: {said}")
+    assert done.stderr.count("\n") == 1
