@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 FLOAT64_TOLERANCE = 1e-12  # how far two ways of computing the same thing may differ in float64
 # And in a lower dtype, relative to the largest element: this many times its eps. n roundings one after another add up
-# to about sqrt(n) / 2 eps (Higham and Mary 2019), and twice that is allowed. A sum in float32 is rounded at each of its
-# terms: on the way from ids to logits up to 16,384 times. A sum in bfloat16 is taken in float32 and rounded only at its
-# end: some 64 times on that way.
+# to about sqrt(n) / 2 times eps (Higham and Mary 2019), and twice that is allowed. A sum in float32 is rounded at each
+# of its terms: on the way from ids to logits up to 16,384 times. A sum in bfloat16 is taken in float32 and rounded only
+# at its end: some 64 times on that way.
 TOLERANCES_IN_EPS = {torch.float32: 128, torch.bfloat16: 8}
 LOWER_DTYPES = tuple(TOLERANCES_IN_EPS)
 MIN_FAULT = 1e-3  # a wrong formula has to be off by at least this: else a check has not told it from the right one
