@@ -34,6 +34,7 @@ TEXTING_ABBREVIATIONS = {
     "wyd": "what are you doing", "hbu": "how about you", "gn": "good night", "ily": "i love you", "ty": "thank you",
     "nvm": "never mind", "omg": "oh my god", "asap": "as soon as possible", "bday": "birthday", "tmrw": "tomorrow",
     "sry": "sorry", "min": "minute", "mins": "minutes", "hrs": "hours", "abt": "about", "dunno": "don't know",
+    "congrats": "congratulations",
 }  # fmt: skip
 # English questions: a verb before its subject. More may stand between "what" or "how" and the verb, but not "a day it".
 _SUBJECTS = "i|you|u|he|she|it|we|they|this|that|these|those|there"
