@@ -85,8 +85,9 @@ def test_every_failure_needs_a_note_and_every_note_a_failure(tmp_path: Path, cap
     assert "| it cannot | `rows`, `steps` | opt, xlm |" in page
     assert "2 differ by more, and 1 could not decode from a cache (xlm)." in " ".join(page.split())
     assert "| bart | it / has none |" in page
-    assert "Of 6 models 5 were measured: 1 decode exactly, 1 do but for" in " ".join(page.split())
-    assert "Faults of 2 kinds, 2 in all, were put around 1 of the models; the checks caught 1." in " ".join(page.split())
+    words = " ".join(page.split())
+    assert "Of 6 models 5 were measured: 1 decode exactly, 1 do but for" in words
+    assert "Faults of 2 kinds, 2 in all, were put around 1 of the models; the checks caught 1." in words
     assert "print(6 * 7)\n```\n\n```text\n42\n```" in page
     assert main(["--output", str(output)], write_notes_file(tmp_path, make_note(["all"], ["all"]))) == 0
     assert "**?**" not in output.read_text(encoding="utf-8")
