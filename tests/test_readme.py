@@ -234,9 +234,9 @@ def test_extras_installed_on_pages_are_declared() -> None:
 
 @pytest.mark.skipif(find_spec("ctranslate2") is None, reason="the extra `export` is not installed")
 def test_counts_on_pages_are_right() -> None:
-    guide, lesson, verification, scale, training, serve = (
+    guide, lesson, verification, scale, training, serve, unsure = (
         " ".join(PAGES[ROOT / "docs" / f"{name}.md"].split())
-        for name in ("change-the-model", "attention", "verification", "scale", "training", "serve")
+        for name in ("change-the-model", "attention", "verification", "scale", "training", "serve", "unsure")
     )
     changes = " ".join(PAGES[ROOT / "CHANGELOG.md"].split())
     assert f"{len(CHECKS)} passed, 0 failed" in README
@@ -252,5 +252,7 @@ def test_counts_on_pages_are_right() -> None:
     assert f"up to {MAX_BATCH_LINES} lines" in serve
     assert (N_TEXT_PAIRS, "twelve pairs of `valid`" in verification) == (12, True)
     assert f"on rows of up to {LENGTH} tokens" in guide
+    ratios = [float(row[0]) / float(row[1]) for row in re.findall(r"% \| ([\d.]+)% \| [\d.]+% \| ([\d.]+)% \|", unsure)]
+    assert f"is {min(ratios):.1f} to {max(ratios):.1f} times as likely to be wrong" in unsure
     for dtype, limit in TOLERANCES.items():
         assert re.search(rf"by {to_str(limit)} (of their size )?in {dtype_name(dtype)}", guide), dtype
