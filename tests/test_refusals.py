@@ -356,6 +356,7 @@ RUN_DIR_REFUSALS: list[tuple[FilesOrRunEdit, str, str]] = [
     ),
     ({}, f"{RETRAIN} new --resume", "new holds nothing to resume: config.yaml is missing; train without --resume"),
     *(({}, f"{RETRAIN} {name}", f"cannot use {name}: Not a directory; give another") for name in ("one", "one/new")),
+    *(({}, f"{RETRAIN} {name}", f"run_dir is {name}; give a folder on this") for name in ("s3://a/run", "de::en")),
     ({}, f"{RETRAIN} {'a' * 300}", "aaa: File name too long; give another --run-dir"),
     ({}, f"{RETRAIN} r\udcfc", "cannot use r\\udcfc: 'utf-8' codec can't encode ... ; give another --run-dir"),
     (PROJECT_FILES, f"{RETRAIN} project", "project is not empty; give --resume, --overwrite or another --run-dir"),

@@ -193,7 +193,7 @@ def _find_files(config: DataConfig) -> dict[str, list[tuple[UPath, ...]]]:
 
 def _split_of_stem(stem: str, stems: Container[str]) -> str:
     """Return a file's split: of valid-00000-of-00004, valid; of train-news, train; unless a file has that very name."""
-    split = re.sub(r"^(train)[-.].+$|-\d+-of-\d+$", r"\1", stem)
+    split = re.sub(r"^(train)[-.].+$|-\d+-of-\d+(?:-[0-9a-f]{16})?$", r"\1", stem)
     return stem if split in stems else split
 
 

@@ -34,7 +34,7 @@ TEXTING_ABBREVIATIONS = {
     "wyd": "what are you doing", "hbu": "how about you", "gn": "good night", "ily": "i love you", "ty": "thank you",
     "nvm": "never mind", "omg": "oh my god", "asap": "as soon as possible", "bday": "birthday", "tmrw": "tomorrow",
     "sry": "sorry", "min": "minute", "mins": "minutes", "hrs": "hours", "abt": "about", "dunno": "don't know",
-    "congrats": "congratulations",
+    "congrats": "congratulations", "hr": "hour", "sec": "second", "secs": "seconds",
 }  # fmt: skip
 # English questions: a verb before its subject. More may stand between "what" or "how" and the verb, but not "a day it".
 _SUBJECTS = "i|you|u|he|she|it|we|they|this|that|these|those|there"
@@ -82,7 +82,7 @@ _NOT_AFTER_ABBREVIATION = "".join(
     rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "prof", "st", "nr", "ca", "vs", "etc")
 )
 _SENTENCE_BREAK = (
-    rf"(?:(?<=(?:[^\s.?!]{{2}}| {_EMOJI})\.)|(?<=[a-z] \d\.)|(?<=[^\s.][?!])){_NOT_AFTER_ABBREVIATION}"
+    rf"(?:(?<=(?:[^\s.?!]{{2}}| {_EMOJI}| (?-i:[ur]))\.)|(?<=[a-z] \d\.)|(?<=[^\s.][?!])){_NOT_AFTER_ABBREVIATION}"
     rf"(?!(?<=\bno\.) [#(]?\w*\d|(?<=\.) \d[\d,.:/]*[.!?]*$)[{_HIDDEN}]* "
     rf"(?=(?:{_EMOJI} ?|[{_HIDDEN}¿¡(\[#$£¥\u20a0-\u20cf'‘’‚©®™ℹ㊗㊙])*[^\Wℹ])"
 )
@@ -106,6 +106,7 @@ _BOUNDARIES_BY_KIND = _LATIN_BOUNDARIES, _LATIN_BOUNDARIES, ("", ""), (r"(?<!\d)
 _ADDRESS = (
     r"[^\s@]+@\S*\w|(?:\w+://|www\.)\S*\w|(?:[\w-]+\.)+(?:com|org|net|edu|gov|info|io|cn|de|fr|jp|uk)\b(?:/\S*\w)?"
 )
+_MISSING_SPACE_AFTER_END = re.compile(rf"({_ADDRESS})|(?<=[^\W\d_]{{2}}[?!])(?=[^\W\d_])")
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:[.:/-]\d+)*"
 # Vowel signs and other marks on letters, and the joiners in Persian words: none of them is a letter for `re`.
 # Beyond U+FFFF, those of Chakma and Adlam.
@@ -219,7 +220,7 @@ class Reader:
         self.plain, self.uses_placeholders = plain, signs is not None
         self._ranks = {word: i for i, word in enumerate(known or ())}
         self._english = self._ranks.get("what", _ENGLISH_WORDS) < _ENGLISH_WORDS
-        not_after_number = r"(?<!^\d\d\.)" if self._english else r"(?<!\b\d\d\.)(?<! \d\.)"  # also in 5. Mai
+        not_after_number = r"(?<!^\d\d\.)" if self._english else r"(?<!\b\d\d\.)(?<! \w\.)"  # 5. Mai; Peter u. Paul
         self._sentence_break = re.compile(rf"(?<!^\d{{3}}\.){not_after_number}{_SENTENCE_BREAK}", re.IGNORECASE)
         code, sign = r"\w*(?:[^\W\d_]\d|_)\w*", rf"[^\w\s{re.escape(signs or '')}]+"  # such as B316, and ☂
         self._copied_parts = re.compile(
@@ -228,8 +229,12 @@ class Reader:
 
     def to_sentences(self, line: str) -> list[str]:
         """The sentences of a line; each is translated by itself."""
-        whole = not self.plain or re.search('["“”„«»]', line)
-        return [line] if whole else self._sentence_break.split(clean(line))
+        if not self.plain or re.search('["“”„«»]', line):
+            return [line]
+        line = clean(line)
+        if self._english:
+            line = _MISSING_SPACE_AFTER_END.sub(lambda found: found[1] or " ", line)
+        return self._sentence_break.split(line)
 
     def preprocess_line(self, line: str) -> list[tuple[str, KeptParts]]:
         """What `preprocess` makes of each sentence of a line to translate."""
@@ -256,6 +261,8 @@ class Reader:
         is_plain = self.plain and len(text) <= LONG_LINE_LENGTH
         if is_plain:
             before, text, after = _split_surroundings(text)
+        elif not any(map(str.isalnum, text)):
+            before, text = text, ""
         text, ends_to_strip = self.normalize_punctuation(text), STOPS if after.strip()[:1] in (*".…",) else ""
         if is_plain and self._english and _QUESTION.fullmatch(text):
             text, ends_to_strip = f"{text}?", QUESTION_MARKS

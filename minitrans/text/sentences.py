@@ -8,7 +8,8 @@ from minitrans.text.lines import base_language
 from minitrans.text.reading import LONG_LINE_LENGTH, clean
 
 # Where the library mistakes a word for an abbreviation, such as me for Maine; but quotations and no. A4 stay whole.
-_AFTER_WORD = re.compile(r'(?im)["“„][^"“”„\n]*["“”]|(\b(?:no|art|fed|id|me|ok|te|ill|may|mai|bien)\. )(?=[^\W\d]+\b)')
+_AFTER_WORD = r'(?im)["“„][^"“”„\n]*["“”]|(\b(?:no|art|fed|id|me|ok|te|ill|may|mai|bien{})\. )(?=[^\W\d]+\b)'
+_ENGLISH_SHORT_FORMS = r"|(?-i:u|r|plz|btw|min(?=\. [A-Z]))"
 
 
 def split_sentences(line: str, language: str) -> list[str]:
@@ -22,12 +23,13 @@ def split_sentences(line: str, language: str) -> list[str]:
         language: Its code, such as `en`; for a language that the library does not know, it uses English rules.
     """
     line, start, sentences = clean(line), 0, [[""]]  # the parts of each
+    after_word = _AFTER_WORD.format(_ENGLISH_SHORT_FORMS if base_language(language) == "en" else "")
     while start < len(line):
         window = line[start : start + LONG_LINE_LENGTH]  # finding the ends of quotations takes quadratic time
         segments = segment(base_language(language), window)
         if start + LONG_LINE_LENGTH < len(line):
             segments = segments[:-1] or [line[start:]]  # the last one may go on
-        for sentence in _AFTER_WORD.sub(lambda end: end[0] + "\n" * bool(end[1]), "\n".join(segments)).split("\n"):
+        for sentence in re.sub(after_word, lambda end: end[0] + "\n" * bool(end[1]), "\n".join(segments)).split("\n"):
             start += len(sentence)
             if any(map(str.isalpha, sentences[-1][-1])):
                 sentences.append([])

@@ -308,6 +308,8 @@ def _build_run_config(settings: Namespace) -> RunConfig:
         if not settings.config:
             raise UserError("neither --config nor --run-dir is given; give one of them")
         run_dir = f"runs/{Path(str(settings.config[0])).stem}"
+    if "://" in run_dir or "::" in run_dir:  # fsspec, which Lightning asks, takes these for another machine's
+        raise UserError(f"run_dir is {run_dir}; give a folder on this machine, without :: in its name")
     try:
         with suppress(FileNotFoundError):
             os.listdir(run_dir.encode())

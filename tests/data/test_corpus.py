@@ -214,7 +214,7 @@ def test_an_unused_streamed_split_is_not_read(hub: Path) -> None:
         {"train": "train", "valid": "valid"},
         {"train": "train", "valid": "val", "test": "test"},
         {"train": "train", "valid": "validation", "a_test": "a_test"},
-        {"train": "train", "valid": "dev"},
+        {"train": "train", "valid": "dev", "test": "test-00000-of-00001-9b0aa5b7e7f04a2a"},
         {"train": "train", "valid": "valid", "dev": "dev", "val": "val"},  # the second keeps its name
         # Parts of train may have any suffix, others only the hub's; beside a file of the whole split they are splits.
         {

@@ -99,7 +99,8 @@ def put_labels(*texts: str) -> list[str]:
 
 @given(st.text())
 def test_a_reader_with_nothing_enabled_only_cleans_lines(line: str) -> None:
-    assert Reader(False).preprocess_line(line) == [(clean(line), KeptParts({}))]
+    kept = (clean(line), KeptParts({})) if any(map(str.isalnum, line)) else ("", KeptParts({}, clean(line)))
+    assert Reader(False).preprocess_line(line) == [kept]
     assert Reader(False).preprocess_pairs([line], [line]) == ([clean(line)], [clean(line)])
 
 
@@ -184,6 +185,9 @@ def test_reading_depends_on_the_known_words() -> None:
     assert [Reader(True, known=[word]).preprocess("Go。")[0] for word in ("what", "was")] == ["go.", "go。"]
     for line in ("Er kam am 15. Mai 2020. Gut.", "I am 7. I see. 2. Go"):  # not a date in English
         assert len(Reader(True, known=["what"]).to_sentences(line)) == 3
+    for line, parts in {"I love u. Bye!What's up?": 3, "See P!nk, J. U. Smith at a.com/me?you.": 1}.items():
+        assert len(Reader(True, known=["what"]).to_sentences(line)) == parts
+    assert Reader(True, known=["was"]).to_sentences("Peter u. Paul. Ja!Ja") == ["Peter u. Paul.", "Ja!Ja"]
     assert Reader(True, SIGNS, ["cat"]).preprocess("cat u") == ("cat u", KeptParts({}))  # where `you` is not known
     assert (READER.expansions("hes"), Reader(True, None, KNOWN).expansions("hes")) == (["he's"], [])
     assert Reader(True, SIGNS, [f"{'x' * 15}'{'y' * 15}"]).expansions("x" * 15 + "y" * 15) == []  # answered quickly

@@ -18,6 +18,8 @@ PARAGRAPHS = [
     ("en", ["Are you a doctor?", "No.", "I am a teacher.", "See No. 5.", "See No. A4.", "“No. I stay.”"]),
     ("en", ["Call me.", "i love you.", "OK.", "Thank you.", "I'm ill.", "It is “me. I see” here.", "Art. 5 is new."]),
     ("en", ["Oh no.", "I like art.", "He was fed.", "I need your ID.", "Thank you."]),
+    ("en", ["Wait a min.", "I'm busy.", "Help me plz.", "I love u.", "It takes 5 min. by bus.", "The U. S. Army."]),
+    ("de", ["Peter u. Paul gehen.", "Ja."]),
     ("es", ["Estoy bien.", "Gracias.", "No.", "Mañana."]),
     ("de_AT", ["Am 12. Mai.", "Gut."]),
     ("xx", ["One.", "Two"]),

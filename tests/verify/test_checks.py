@@ -115,6 +115,13 @@ def test_nan_in_the_given_model_is_noticed(id_: str) -> None:
     assert math.isnan(CHECK_BY_ID[id_].measure(model_and_random_pairs(model)))
 
 
+@pytest.mark.parametrize("n_pairs", [1, 2])
+def test_rows_are_selected_even_of_few_pairs(n_pairs: int) -> None:
+    subject = subject_with()
+    few = replace(subject, src_ids=subject.src_ids[:n_pairs], tgt_in=subject.tgt_in[:n_pairs])
+    assert CHECK_BY_ID["cache.rows"].measure(few) <= CHECK_BY_ID["cache.rows"].tolerance
+
+
 def test_checks_that_count_errors_count_nan() -> None:
     """In the gradient of every parameter, and in the weights of every attention."""
     model = fresh_model()

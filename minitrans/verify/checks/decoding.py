@@ -81,7 +81,7 @@ def chunks_are_full_pass(subject: ModelAndPairs) -> float:
 def rows_can_be_selected(subject: ModelAndPairs) -> float:
     """Rotated, then with repeats, then with rows dropped, then one alone."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
-    rows = torch.arange(max(2, len(src_ids))) % len(src_ids)
+    rows = torch.arange(max(3, len(src_ids))) % len(src_ids)
     src_ids, tgt_in = src_ids[rows], tgt_in[rows].repeat(1, 5)[:, : min(model.config.max_len, 10)]
     return cache_checks.row_selection_deviation(adapt_model_and_tokens(model, src_ids, tgt_in))
 
