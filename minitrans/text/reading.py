@@ -232,7 +232,7 @@ class Reader:
         if not self.plain or re.search('["“”„«»]', line):
             return [line]
         line = clean(line)
-        if self._english:
+        if self._english and len(line) <= LONG_LINE_LENGTH:  # looking for addresses takes quadratic time
             line = _MISSING_SPACE_AFTER_END.sub(lambda found: found[1] or " ", line)
         return self._sentence_break.split(line)
 
