@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from itertools import chain
@@ -278,9 +278,8 @@ class Translator:
         lost = any(value not in text for _, kept in sources for value in kept.placeholder_values.values())
         unsure = bool(unknown) or lost or has_changed_numbers(line, text) or low
         ids, kept = sources[0]
-        weights = None
-        if attention and ids and len(sources) == 1:
-            weights = self._attention_weights(ids, kept, hypotheses[0])
+        traced = attention and ids and len(sources) == 1
+        weights = self._attention_weights(ids, kept, hypotheses[0]) if traced else None
         return Translation(text, log_prob / n_tokens**length_penalty, weights, unknown, unsure)
 
     def _search(
@@ -311,7 +310,7 @@ class Translator:
             tokens = sum(map(len, sources))
             least = MIN_ROWS_PER_THREAD_BATCH * tokens // max(1, len(sources))
             batch_tokens = min(batch_tokens, max(least, tokens // (4 * threads)))
-        batches = [*self._batch_indices(sources, batch_tokens)][::-1]  # the longest first
+        batches = self._batch_indices(sources, batch_tokens)[::-1]  # the longest first
         outputs = [of_blank] * len(sources)
         with ThreadPoolExecutor(threads) as pool:
             run = map if threads == 1 or len(batches) == 1 else pool.map
@@ -352,16 +351,14 @@ class Translator:
         return sources
 
     @staticmethod
-    def _batch_indices(sources: list[list[int]], batch_tokens: int) -> Iterator[list[int]]:
+    def _batch_indices(sources: list[list[int]], batch_tokens: int) -> list[list[int]]:
         """Indices of the sources that are not empty, short ones first, in batches of rows x longest <= batch_tokens."""
-        rows: list[int] = []
+        batches: list[list[int]] = []
         for i in sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: len(sources[i])):
-            if rows and (len(rows) + 1) * len(sources[i]) > batch_tokens:
-                yield rows
-                rows = []
-            rows.append(i)
-        if rows:
-            yield rows
+            if not batches or (len(batches[-1]) + 1) * len(sources[i]) > batch_tokens:
+                batches.append([])
+            batches[-1].append(i)
+        return batches
 
 
 def _tokenize_sentence(reader: Reader, bundle: Bundle, sentence: str) -> tuple[int, TokenizedSource]:

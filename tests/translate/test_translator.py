@@ -294,7 +294,7 @@ def test_the_order_of_lines_is_kept_across_batches(random_translator: Translator
 
 def test_a_batch_is_filled_up_to_its_limit_and_a_longer_line_forms_its_own() -> None:
     sources = [[1] * n for n in (2, 5, 2, 0, 2)]
-    assert [*Translator._batch_indices(sources, 4)] == [[0, 2], [4], [1]]
+    assert Translator._batch_indices(sources, 4) == [[0, 2], [4], [1]]
 
 
 @pytest.mark.parametrize(
