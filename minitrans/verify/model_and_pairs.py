@@ -123,14 +123,10 @@ def load_run_and_pairs(run: Path, data: str | None = None) -> ModelAndPairs:
     bundle = load_bundle(run)
     corpus = load_run_corpus(run, data)
     tests = [name for name in corpus if name not in ("train", "valid")] or ["valid"]
-    texts = {name: pairs[:] for name, pairs in corpus.items()}
-    known = RUNNING_EXAMPLE_PAIRS.items() & zip(texts["train"]["source"], texts["train"]["target"], strict=True)
-    return model_and_text_pairs(
-        bundle,
-        list(zip(texts["valid"]["source"], texts["valid"]["target"], strict=True)),
-        [line for name in tests for line in texts[name]["source"]],
-        [pair for pair in RUNNING_EXAMPLE_PAIRS.items() if pair in known],
-    )
+    pairs = {name: list(zip(split["source"][:], split["target"][:], strict=True)) for name, split in corpus.items()}
+    decode_lines = [source for name in tests for source, _ in pairs[name]]
+    learnt = [pair for pair in RUNNING_EXAMPLE_PAIRS.items() if pair in pairs["train"]]
+    return model_and_text_pairs(bundle, pairs["valid"], decode_lines, learnt)
 
 
 def model_and_text_pairs(

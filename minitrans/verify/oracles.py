@@ -67,8 +67,7 @@ def torch_memory_and_logits(model: Transformer, src_ids: Tensor, tgt_in: Tensor)
 def as_torch_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our weights under the names that PyTorch's own attention, layers and Transformer give them."""
     renamed = {
-        "w_qkv.weight": "in_proj_weight",
-        "w_qkv.bias": "in_proj_bias",
+        "w_qkv.": "in_proj_",
         "w_o.": "out_proj.",
         "cross_attn.": "multihead_attn.",
         "ff.w_1.": "linear1.",

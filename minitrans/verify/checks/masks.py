@@ -156,8 +156,7 @@ def heat_maps_mark_masks(subject: ModelAndPairs) -> float:
 def read_heat_map(picture: str, weights_like: Tensor) -> tuple[Tensor, Tensor]:
     """What a heat map (H, Tq, Tk) shows: bool, whether a cell is not marked as masked; and its shade."""
     drawn, shown = torch.zeros_like(weights_like, dtype=torch.bool), torch.full_like(weights_like, math.nan)
-    root = ElementTree.fromstring(f"<div>{picture}</div>")
-    for panel in root.iterfind(".//*[@data-head]"):
+    for panel in ElementTree.fromstring(f"<div>{picture}</div>").iterfind(".//*[@data-head]"):
         for cell in panel.iterfind(".//*[@data-q]"):
             place = tuple(int(x) for x in (panel.attrib["data-head"], cell.attrib["data-q"], cell.attrib["data-k"]))
             masked = cell.attrib["class"] == "masked"

@@ -56,8 +56,7 @@ def layers_match_torch(subject: ModelAndPairs) -> float:
         deviations.append(deviation(reader(memory, src_mask, False).output, expected))
     for writer in cast(Iterable[DecoderLayer], model.decoder.layers):
         expected = torch_layer(writer)(x, memory, tgt_mask=future, memory_key_padding_mask=blocked)
-        output = writer(x, causal, memory, src_mask, None, 0, False)
-        deviations.append(deviation(output.output, expected))
+        deviations.append(deviation(writer(x, causal, memory, src_mask, None, 0, False).output, expected))
     return worst(deviations)
 
 
