@@ -5,10 +5,9 @@ of the log says why, and the plain model computes. This is decided once, when on
 or a patch that the model gets afterwards is not noticed. Where the mode is "require", they raise a `UserError` instead.
 """
 
-import functools
 import logging
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import Any, Literal, TypeVar, get_args
 
@@ -82,7 +81,7 @@ def _try_compiled(mode: CompiledMode, work: str, use: Callable[[Any], T], admitt
     return None
 
 
-@functools.cache
+@cache
 def log_once(level: int, message: str) -> None:
     """Log a message, once in this process."""
     logger.log(level, message)

@@ -102,11 +102,7 @@ def save_reader_code_and_settings(folder: Path, bundle: Bundle) -> None:
     """
     write_file(folder / "reading.py", Path(reading.__file__).read_bytes())
     tokenizer, words = bundle.tokenizer, bundle.source_words
-    settings = {
-        "plain": tokenizer.reader.plain,
-        "signs": tokenizer.signs,
-        "known": None if words is None else [*words],
-    }
+    settings = {"plain": tokenizer.reader.plain, "signs": tokenizer.signs, "known": [*(words or ())]}
     write_file(folder / reading.READER_SETTINGS_FILE, json.dumps(settings, ensure_ascii=False, indent=0) + "\n")
 
 
@@ -120,8 +116,7 @@ def load_bundle(folder: Path) -> Bundle:
         raise UserError(f"{folder} is not a folder; give the run folder that `minitrans train` wrote")
     if re.search("[\ud800-\udfff]", str(folder)):  # bytes that are not UTF-8, which safetensors does not open
         raise UserError(f"{folder}: its name is not UTF-8; rename it, or go into it and give .")
-    missing = [name for name in (METADATA, WEIGHTS, TOKENIZER) if not (folder / name).is_file()]
-    if missing:
+    if missing := [name for name in (METADATA, WEIGHTS, TOKENIZER) if not (folder / name).is_file()]:
         raise UserError(f"{folder} holds no finished run: {', '.join(missing)} is missing; train it first")
     config, source, target, n_words, threshold, digests = _load_metadata(folder / METADATA)
     tokenizer = load_tokenizer(folder)
