@@ -30,15 +30,11 @@ class Parser(argparse.ArgumentParser):
         A value cannot be joined to a short flag; otherwise, -output F would be -o with the value utput.
         """
         end = argv.index("--") if "--" in argv else len(argv)
-        joined = [word for word in argv[:end] if len(word) > 2 and word[:2] in self._option_string_actions]
-        if joined:
+        if joined := [word for word in argv[:end] if len(word) > 2 and word[:2] in self._option_string_actions]:
             raise unknown_argument_error(self.prog, joined, self._option_string_actions)
         args, others = self.parse_known_intermixed_args(argv[:end])
-        texts = argv[end + 1 :]
-        if "texts" in args:
-            args.texts += texts
-        else:
-            others += texts
+        rest: list[str] = args.texts if "texts" in args else others
+        rest += argv[end + 1 :]
         if others:
             raise unknown_argument_error(self.prog, others, self._option_string_actions)
         return args
