@@ -262,8 +262,7 @@ def _read_split(split: OpenSplit, config: DataConfig) -> Dataset:
     """Read a split: once if its content is known, and mapped into memory from the cache; else each time."""
     tables = iter_pair_tables(split, CHUNK, config)
     if not split.content_key:
-        table = pa.concat_tables([PAIR_SCHEMA.empty_table(), *tables])
-        return Dataset(datasets.table.InMemoryTable(table))
+        return Dataset(datasets.table.InMemoryTable(pa.concat_tables([PAIR_SCHEMA.empty_table(), *tables])))
     path = _cache_path(config.cache_dir, ".arrow", _READER_VERSION, config.columns, *split.content_key)
     return _cache_tables(path, PAIR_SCHEMA, tables)
 

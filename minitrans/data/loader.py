@@ -11,8 +11,6 @@ from minitrans.data.noise import Noise, draw_bits
 from minitrans.data.process_group import n_processes
 from minitrans.errors import UserError
 
-SpecialIds = tuple[int, int, int]  # PAD, BOS, EOS
-
 
 class Buffer(NamedTuple):
     """Pairs to make batches of, and their place in the data.
@@ -50,7 +48,7 @@ class ResumableLoader(ABC):
     """
 
     def __init__(
-        self, special_ids: SpecialIds, batch_tokens: int, seed: int, noise: Noise | None, reversed_epochs: int
+        self, special_ids: tuple[int, int, int], batch_tokens: int, seed: int, noise: Noise | None, reversed_epochs: int
     ) -> None:
         self._special_ids = special_ids
         self._batch_tokens = batch_tokens
@@ -117,7 +115,7 @@ class EpochLoader(ResumableLoader):
         self,
         src: IdRows,
         tgt: IdRows,
-        special_ids: SpecialIds,
+        special_ids: tuple[int, int, int],
         batch_tokens: int,
         seed: int,
         noise: Noise | None = None,

@@ -40,7 +40,6 @@ class RequestQueue:
 
     async def run(self) -> None:
         """Compute the requests as they come, until this is cancelled."""
-        loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1) as thread:
             while await self._more.wait():
                 if not (taken := self._take_batch()):
@@ -48,7 +47,7 @@ class RequestQueue:
                     continue
                 lines = [line for request in taken for line in request.lines]
                 try:
-                    results = await loop.run_in_executor(thread, taken[0].work, lines)
+                    results = await asyncio.get_running_loop().run_in_executor(thread, taken[0].work, lines)
                 except Exception as error:
                     for request in taken:
                         if not request.answer.done():  # else its client has gone meanwhile

@@ -103,16 +103,15 @@ def read_ahead(stream: BinaryIO, name: str, most: int, numbers: range = ALL_LINE
 
 def _put_lines(lines: "queue.Queue[str | Exception | None]", stream: BinaryIO, name: str, numbers: range) -> None:
     """Put each line, and then None or the error."""
-    end: Exception | None = None
     try:
         with stream:
             for line in iter_lines(stream, name, numbers):
                 lines.put(line)
+        lines.put(None)
     except OSError as error:
-        end = UserError(f"cannot read {name}: {error.strerror}; give the path of a readable text file")
+        lines.put(UserError(f"cannot read {name}: {error.strerror}; give the path of a readable text file"))
     except Exception as error:
-        end = error
-    lines.put(end)
+        lines.put(error)
 
 
 def _iter_line_batches(lines: "queue.Queue[str | Exception | None]", most: int, fill: bool) -> Iterator[list[str]]:
