@@ -106,7 +106,7 @@ _BOUNDARIES_BY_KIND = _LATIN_BOUNDARIES, _LATIN_BOUNDARIES, ("", ""), (r"(?<!\d)
 _ADDRESS = (
     r"[^\s@]+@\S*\w|(?:\w+://|www\.)\S*\w|(?:[\w-]+\.)+(?:com|org|net|edu|gov|info|io|cn|de|fr|jp|uk)\b(?:/\S*\w)?"
 )
-_MISSING_SPACE_AFTER_END = re.compile(rf"({_ADDRESS})|(?<=[^\W\d_]{{2}}[?!])(?=[^\W\d_])")
+_MISSING_SPACE_AFTER_END = re.compile(rf"({_ADDRESS})|(?<=[^\W\d_]{{2}}[?!])(?=[^\W\d_])")  # Hello!How
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:[.:/-]\d+)*"
 # Vowel signs and other marks on letters, and the joiners in Persian words: none of them is a letter for `re`.
 # Beyond U+FFFF, those of Chakma and Adlam.
@@ -220,8 +220,8 @@ class Reader:
         self.plain, self.uses_placeholders = plain, signs is not None
         self._ranks = {word: i for i, word in enumerate(known or ())}
         self._english = self._ranks.get("what", _ENGLISH_WORDS) < _ENGLISH_WORDS
-        not_after_number = r"(?<!^\d\d\.)" if self._english else r"(?<!\b\d\d\.)(?<! \w\.)"  # 5. Mai; Peter u. Paul
-        self._sentence_break = re.compile(rf"(?<!^\d{{3}}\.){not_after_number}{_SENTENCE_BREAK}", re.IGNORECASE)
+        not_after = r"(?<!^\d\d\.)" if self._english else r"(?<!\b\d\d\.)(?<! \w\.)"  # 5. Mai; Peter u. Paul
+        self._sentence_break = re.compile(rf"(?<!^\d{{3}}\.){not_after}{_SENTENCE_BREAK}", re.IGNORECASE)
         code, sign = r"\w*(?:[^\W\d_]\d|_)\w*", rf"[^\w\s{re.escape(signs or '')}]+"  # such as B316, and ☂
         self._copied_parts = re.compile(
             rf"(?P<code>{_ADDRESS}|{code})|(?P<number>{_NUMBER})|(?P<words>{_WORD}(?: {_WORD})*)|(?P<sign>{sign})"
