@@ -33,8 +33,7 @@ class Parser(argparse.ArgumentParser):
         if joined := [word for word in argv[:end] if len(word) > 2 and word[:2] in self._option_string_actions]:
             raise unknown_argument_error(self.prog, joined, self._option_string_actions)
         args, others = self.parse_known_intermixed_args(argv[:end])
-        rest: list[str] = args.texts if "texts" in args else others
-        rest += argv[end + 1 :]
+        (args.texts if "texts" in args else others).extend(argv[end + 1 :])
         if others:
             raise unknown_argument_error(self.prog, others, self._option_string_actions)
         return args

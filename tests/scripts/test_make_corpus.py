@@ -258,13 +258,13 @@ OLD_AGE = r"(?:[七八九]十.?|[7-9]\d|一百)岁"
 ADVERBS = "(?:今年|明年|下个月|[才已经就快真的有只]*)"
 WOMEN_WORDS = r"\b(?:girls|women|ladies|sisters|daughters|mothers|wives|aunts|grandmothers)\b"
 MEN_OR_MIXED_WORDS = r"\b(?:he|him|his|men|boys|brothers|sons|fathers|husbands|parents|children|people|friends)\b"
-NOUN_SUBJECT = "(?![我你您他她它这那有不要]|今天|明天|昨天|星期)[^，。？！A-Z]{2,4}"
+NOUN_SUBJECT = "(?![我你您他她它这那有不要]|今天|明天|昨天|星期)[^，。？！]{2,4}"
 ONE_SENTENCE = r"^(?!.*[.?!] )"  # one sentence
 
 # What must never be said: a pattern of lower-case English, a tab and Chinese; and an example that matches.
 FORBIDDEN_PATTERNS = {
     "two days": (f"({DAY})[^，。？！比说和到或]*(?!\\1)(?:{DAY})", "\t我昨天要明天去。"),
-    "two weekdays": (f"({WEEKDAY})[^，。？！比说和到或还之过]*(?!\\1){WEEKDAY}", "\t我们星期一在星期二开会。"),
+    "two weekdays": (f"({WEEKDAY})(?!过后)[^，。？！比说和到或还之]*(?!\\1){WEEKDAY}", "\t我们星期一在星期二开会。"),
     "two hours": (f"({DAYTIME})[^，。？！、和到]*(?!\\1)(?:{DAYTIME})", "\t我早上下午三点去。"),
     "will, yesterday": (r"\b(?:will|going to|won't) [^.?!,\t]*\b(?:yesterday|ago|last [nw])", "i will go two days ago"),
     "dinner in the morning": ("(?:早上|上午)[^，。？！]*[吃做]了?[午晚]饭", "\t我们早上七点吃晚饭。"),
@@ -292,7 +292,7 @@ FORBIDDEN_PATTERNS = {
         "she comes\t他来。",
     ),
     "subject again": (
-        rf"[\t。？！](?:如果|虽然)?({NOUN_SUBJECT})[^，。？！]*，(?:但是)?\1",
+        rf"[\t。？！](?:如果|虽然)?({NOUN_SUBJECT})[^，。？！]*，(?:但是)?\1(?![a-z])",
         "\t如果老师来，老师会说。",
     ),
     "的 upon 的": ("的的|(?:的(?![，。？！])[^，。？！、比是]*){3}", "\t我的朋友的妈妈的车"),
