@@ -53,13 +53,13 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())  # or a power failure might leave the new name without its content
-        try:
-            os.replace(temp, file_path)
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
-            shutil.copyfile(temp, file_path)  # a mount point, such as a single file in a container
-            temp.unlink()
+            try:
+                os.replace(temp, file_path)  # while the file is locked
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                shutil.copyfile(temp, file_path)  # a mount point, such as a single file in a container
+                temp.unlink()
     except BrokenPipeError:  # whoever read the pipe has gone
         raise
     except OSError as error:

@@ -65,7 +65,7 @@ def test_an_open_file_is_continued_at_its_position(tmp_path: Path, capfd: pytest
         write_file("/dev/fd/999999999", "text")
 
 
-def test_a_partly_written_file_can_be_resumed(tmp_path: Path) -> None:
+def test_a_partly_written_file_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, partial = tmp_path / "a.txt", tmp_path / "a.txt.partial"
     for there, written in ((b"", b"one\nhal"), (b"one\n", b"two\n\n\xe6")):
         with contextlib.suppress(ZeroDivisionError), atomic_open(path, resume=True) as file:
@@ -76,6 +76,13 @@ def test_a_partly_written_file_can_be_resumed(tmp_path: Path) -> None:
             raise ZeroDivisionError
         assert [p.name for p in tmp_path.iterdir()] == ["a.txt.partial"]
         assert partial.read_bytes() == there + written
+
+    def replace(old: Path, new: Path) -> None:
+        with pytest.raises(UserError, match="another process is writing "):
+            atomic_open(path, resume=True).__enter__()
+        Path.rename(old, new)
+
+    monkeypatch.setattr(os, "replace", replace)
     with atomic_open(path, resume=True) as file:
         assert list(file) == [b"one\n", b"two\n", b"\n"]
         file.write(b"end")

@@ -145,7 +145,7 @@ class Check:
                 if dtype in self.lower_dtypes or dtype == next(iter(subjects)):
                     errors[dtype] = as_deviation(self._measure_or_inf(subjects[dtype], may_lack))
         except NotOfferedError as error:
-            lacking = str(error)
+            lacking = str(error) or "no reason is given"
         measured = {
             dtype: Measurement(float(x), self.tolerance_in(x.rounding_dtype or dtype)) for dtype, x in errors.items()
         }

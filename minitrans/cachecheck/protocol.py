@@ -258,6 +258,8 @@ class ModelAndTokens(Generic[CacheT]):
         return ordinary[(torch.searchsorted(ordinary, tokens.contiguous()) + 1) % len(ordinary)]
 
     def _logits_in_units(self, numbers: Sequence[Tensor]) -> list[Tensor]:
+        if isinstance(numbers, Tensor):
+            raise TypeError("what is returned is a tensor, not a list of tensors with the logits first")
         if not isinstance(numbers[0], Tensor):
             raise TypeError(f"the logits are not a tensor, but of type {type(numbers[0]).__name__}")
         return [(numbers[0] / self.logit_unit).clamp(min=self.lowest), *numbers[1:]]

@@ -1,7 +1,7 @@
 """The proof for anyone's model: run every check and report, or assert that all pass in a test suite."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -49,6 +49,14 @@ def random_case(model: CachedModel[Any]) -> ModelAndTokens[Any]:
     return replace(case, logit_unit=largest, lowest=LOWEST) if 0 < largest < torch.inf else case
 
 
+@contextmanager
+def default_modes() -> Iterator[None]:
+    """Gradients can be computed, and dtypes are those of the tensors, whatever the caller has set."""
+    with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
+        yield
+
+
+@default_modes()
 def cases_by_dtype(model: CachedModel[Any]) -> dict[torch.dtype, ModelAndTokens[Any]]:
     """The same sentences for the model in each dtype that it can be converted to: float64 and the lower ones.
 
@@ -81,10 +89,10 @@ def run(model: CachedModel[Any]) -> Report:
     Raises:
         NotOfferedError: The model cannot compute a full pass at all.
     """
-    with torch.inference_mode(False), torch.autocast("cpu", enabled=False):  # whatever the caller has set
-        return Report(run_checks(cases_by_dtype(model), CHECKS))
+    return Report(run_checks(cases_by_dtype(model), CHECKS))
 
 
+@default_modes()
 def run_checks(cases: Mapping[torch.dtype, ModelAndTokens[Any]], checks: Sequence[Check]) -> list[Result]:
     """The results of checks on a model's sentences; for a failure, also which known fault it looks like."""
     results = [check.run(cases, may_lack=True) for check in checks]

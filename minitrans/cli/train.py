@@ -37,9 +37,14 @@ def distill_command(config: "RunConfig") -> int:
             "distill trains on one machine, and starts its processes itself: set trainer.devices, and neither "
             "trainer.num_nodes nor torchrun or srun's number of tasks"
         )
-    for run, scores in distill(config):
-        with contextlib.suppress(OSError):  # whoever reads this is gone; the next training goes on all the same
-            print_run(run, scores)
+    try:
+        for run, scores in distill(config):
+            with contextlib.suppress(OSError):  # whoever reads this is gone; the next training goes on all the same
+                print_run(run, scores)
+    except UserError as error:
+        if not {"--resume", "--overwrite"} & {*str(error).split()}:
+            raise
+        raise UserError(f"{error} (distill has neither flag: it resumes; to begin anew, remove the folder)") from error
     return 0
 
 

@@ -20,7 +20,7 @@
 namespace {
 
 void report_no_memory() {  // exits at once: an exception cannot leave a parallel region
-    std::fputs("minitrans: error: there is not enough memory; lower data.batch_tokens\n", stderr);
+    std::fputs("minitrans: error: there is not enough memory; lower data.batch_tokens or use fewer threads\n", stderr);
     std::_Exit(2);
 }
 
@@ -221,7 +221,7 @@ template <class T> struct Workspace {
     Operand<T> left, right;
     Buffer<uint64_t> words;
     // of attention alone
-    Matrix<A> q, kv, heads, d_heads, d_q, d_kv, d_source, scores, dropped, result, of_query;
+    Matrix<A> q, kv, d_heads, d_q, d_kv, d_source, scores, dropped, result, of_query;
     Matrix<A> d_hidden;  // of the loss alone
     std::vector<Gradients<A>> sums;  // at the parameters of each part
 

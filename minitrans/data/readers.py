@@ -291,6 +291,7 @@ def _json_pairs(path: UPath, config: DataConfig) -> Iterator[tuple[str, str]]:
         row = row["translation"] if isinstance(row.get("translation"), dict) else row
         names = list(row)
         source, target = (row[names[_column_index(names, column, where)]] for column in config.columns)
+        source, target = ("" if text is None else text for text in (source, target))  # left out, as in other formats
         if not isinstance(source, str) or not isinstance(target, str):
             raise UserError(f"{where}: {' and '.join(config.columns)} must both be strings")
         try:

@@ -21,7 +21,7 @@ from minitrans.errors import UserError
 from minitrans.text.reading import split_lowercase_words
 from minitrans.text.tokenizer import Tokenizer
 
-MAX_WORDS = 1_000_000  # different words of a training text that are kept; they take 10 MB on disk, and 100 in memory
+MAX_WORDS = 1_000_000  # different words of a training text that are kept; usually 10 MB on disk, and 100 in memory
 
 logger = logging.getLogger("minitrans")
 

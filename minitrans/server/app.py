@@ -20,12 +20,11 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from minitrans.errors import UserError
 from minitrans.explain import explain
@@ -87,8 +86,9 @@ class Api:
             ClientDisconnect: lambda _, __: Response(status_code=499),  # nobody receives it, but it is counted
             Exception: lambda _, __: JSONResponse({"error": "the server failed on this; its log says why"}, 500),
         }
-        cors = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"])] if origins else []
-        self._app = Starlette(routes=routes, middleware=cors, exception_handlers=answers, lifespan=self._queue_lifespan)
+        self._app: ASGIApp = Starlette(routes=routes, exception_handlers=answers, lifespan=self._queue_lifespan)
+        if origins:
+            self._app = CORSMiddleware(self._app, allow_origins=origins, allow_methods=["GET", "POST"])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request and count it; the answer gets those of `DEFAULT_HEADERS` that it does not set itself."""
@@ -110,7 +110,7 @@ class Api:
         await self._app(scope, receive, answer)
 
     def serve(self, listening: socket.socket) -> None:
-        """Serve until SIGTERM or Ctrl-C; then answer the requests already accepted, for half a minute at most."""
+        """Serve until SIGTERM or Ctrl-C; then answer the requests already accepted, for half a minute."""
         config = uvicorn.Config(
             self,
             log_level="warning",
@@ -239,8 +239,8 @@ class Api:
                 form = f"{request.scope['query_string'].decode()}&{form}"
                 fields = parse_qs(form, keep_blank_values=True, max_num_fields=1000)
                 parsed = {name: values if values[1:] else values[0] for name, values in fields.items()}
-        except (MultiPartException, ValueError, RecursionError):
-            parsed = None
+        except (MultiPartException, ValueError, RecursionError) as error:
+            _refuse(f"the body cannot be read ({error}); send a form or a JSON object")
         return parsed if isinstance(parsed, dict) else _refuse("the body is neither a form nor a JSON object; send one")
 
     def _find_translator(self, source: str, target: str) -> Translator:
@@ -267,9 +267,9 @@ class Api:
     ) -> Sequence[Any]:
         """Queue some work, and wait for its results; the work is dropped if the client disconnects first."""
         most = translator.bundle.model.config.max_len - 1
-        for number, line in enumerate(lines, 1):
+        for line in lines:
             if (n := translator.longest_sentence_length(line)) > most:  # it would be cut
-                _refuse(f"line {number} of q has {n} pieces in a sentence, the model takes {most}; shorten it")
+                _refuse(f"{clean(line):.40} ... has {n} pieces in a sentence, the model takes {most}; shorten it")
         answer = self._queue.put(work, lines)
         gone: asyncio.Future[Any] = asyncio.ensure_future(request.receive())  # after the body, only a disconnect comes
         try:

@@ -122,7 +122,6 @@ def clean(line: str) -> str:
     Unicode NFC; control characters, U+2581 and every kind of white space and line break become a space, runs of them
     one space, and none is left at the ends; lone surrogates (undecodable bytes of a command line) become U+FFFD. Format
     characters stay: the zero-width joiner holds an emoji together. In a long line, a letter keeps 30 combining marks.
-    Cleaning twice changes nothing more.
     """
     if not (line.isascii() and line.isprintable()):  # most are
         if len(line) > LONG_LINE_LENGTH:
@@ -202,7 +201,7 @@ class KeptParts(NamedTuple):
 
 
 class Reader:
-    """Reads source lines as the model is to see them, in training and in translation alike.
+    """Reads source lines as the model is to see them, in training and in translation (which alone corrects them).
 
     What is copied (names, numbers, addresses, signs) is set aside: a placeholder stands for it, a piece of its own that
     the model moves to the right place. In training, that is whatever both sides have in the same form; in translation,

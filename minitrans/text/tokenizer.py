@@ -126,7 +126,7 @@ class Tokenizer:
     @property
     def signs(self) -> str | None:
         """The characters that have a piece and are not letters, digits or blanks; None where nothing is set aside."""
-        if PLACEHOLDERS[0] not in self.pieces:
+        if not {*PLACEHOLDERS} <= {*self.pieces}:
             return None
         is_ = self._processor
         ids = (i for i in range(self.vocab_size) if not (is_.is_byte(i) or is_.is_control(i) or is_.is_unknown(i)))

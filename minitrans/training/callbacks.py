@@ -105,7 +105,7 @@ class WeightMovingAverage(WeightAveraging):
 class StopIfNotFinite(Callback):
     """Stops a run whose loss or weights are no longer finite, so that no checkpoint ever holds such weights.
 
-    The loss is checked one step late; otherwise the CPU would wait for the accelerator at every step.
+    The loss is checked one step late; otherwise the CPU would wait for the accelerator at the end of every step.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -190,7 +190,7 @@ class TrainingProgress(ProgressBar):
     def __init__(self, translations: ValidationScorer, first_line: str) -> None:
         super().__init__()
         self.translations, self.first_line = translations, first_line
-        self.console = TrainingConsole(stderr=True, highlight=False)
+        self.console = TrainingConsole(stderr=True, highlight=False, emoji=False)
         self.bar = Progress(
             TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
             BarColumn(),

@@ -335,7 +335,7 @@ def _build_run_config(settings: Namespace) -> RunConfig:
         if settings.trainer.check_val_every_n_epoch not in (1, None):
             raise UserError("with data.streaming, an epoch has no end: set trainer.check_val_every_n_epoch to null")
         if isinstance(settings.trainer.val_check_interval, float | None):
-            raise UserError("with data.streaming, set trainer.val_check_interval to a number of steps, such as 500")
+            raise UserError("with data.streaming, set trainer.val_check_interval to a number of batches, such as 500")
     sections = json.loads(json.dumps({name: settings[name].as_dict() for name in SECTIONS}))  # plain numbers, for YAML
     return RunConfig(
         seed=int(settings.seed),

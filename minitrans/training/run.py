@@ -40,6 +40,7 @@ from minitrans.training.precision import TRAINER_PRECISIONS, precision_and_reaso
 from minitrans.training.run_folder import BEST, CARD, CHECKPOINTS, CURVE, METRICS, TENSORBOARD, begin_run, claim_run
 from minitrans.translate.backend import make_batch_loss
 from minitrans.translate.bundle import (
+    MAX_SMALL_FILE_BYTES,
     WORDS,
     Bundle,
     count_parameters,
@@ -166,6 +167,9 @@ def _rank_training_words(config: RunConfig, data: TranslationDataModule) -> dict
         if not (config.run_dir / WORDS).is_file():
             return None
         words += load_word_ranks(config.run_dir)
+    if (size := sum(len(word.encode()) + 1 for word in words)) > MAX_SMALL_FILE_BYTES:
+        logging.getLogger("minitrans").warning("the run keeps no words: those of its data take %d bytes", size)
+        return None
     return {word: i for i, word in enumerate(dict.fromkeys(words))}
 
 

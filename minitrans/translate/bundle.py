@@ -24,7 +24,7 @@ from minitrans.text.tokenizer import Tokenizer
 WEIGHTS, METADATA, TOKENIZER, WORDS = "model.safetensors", "model.json", "tokenizer.model", "words.txt"
 # Limits on what the weights do not confirm: the table of positions, and the small files.
 MAX_POSITIONS_NUMEL = 1 << 24  # numbers in the table of positions, max_len times d_model; 16,384 positions at 1,024
-_MAX_SMALL_FILE_BYTES = 1 << 26  # bytes; a SentencePiece model of 250,000 pieces has less than a tenth
+MAX_SMALL_FILE_BYTES = 1 << 26  # bytes; a SentencePiece model of 250,000 pieces has less than a tenth
 
 
 @dataclass(frozen=True)
@@ -164,8 +164,8 @@ def load_word_ranks(folder: Path) -> dict[str, int]:
 
 
 def _check_file_size(path: Path) -> None:
-    if (size := path.stat().st_size) > _MAX_SMALL_FILE_BYTES:
-        raise UserError(f"{path} is damaged ({size} bytes, more than {_MAX_SMALL_FILE_BYTES}); train the run again")
+    if (size := path.stat().st_size) > MAX_SMALL_FILE_BYTES:
+        raise UserError(f"{path} is damaged ({size} bytes, more than {MAX_SMALL_FILE_BYTES}); train the run again")
 
 
 def _load_metadata(path: Path) -> tuple[TransformerConfig, str, str, int | None, Threshold | None, dict[str, str]]:

@@ -66,9 +66,9 @@ class Translation(NamedTuple):
         attention: Where the model looked; None if it was not asked for, or the line has no or several sentences.
         unknown_words: The words of the line that were not seen in training and are not copied, see
             `Translator.unknown_words`.
-        unsure: Whether it is probably wrong: there are such words; or it changes a number (`has_changed_numbers`); or
-            the mean log-probability of its tokens, which is its score with length penalty 1, is below the run's
-            threshold, if it has one.
+        unsure: Whether it is probably wrong: there are such words; or it changes a number (`has_changed_numbers`) or
+            loses a value to copy; or the mean log-probability of a sentence's tokens, which is its score with length
+            penalty 1, is below the run's threshold, if it has one.
     """
 
     text: str

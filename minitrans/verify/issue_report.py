@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -99,7 +100,7 @@ def candidate_programs(
     """The programs that may show why these checks fail, the likeliest first; deviations up to a limit are ignored."""
     hf_model, auto, dtype = model.model, model.auto_class.__name__, str(case.model.dtype)
     made = f"model = transformers.{auto}.from_pretrained({name!r}, dtype={dtype}).eval()"
-    if name in adapter_by_name():
+    if name in adapter_by_name() and not Path(name).is_dir():
         default = type(hf_model.config)().to_dict()
         own = {key: value for key, value in hf_model.config.to_diff_dict().items() if value != default.get(key)}
         settings = {key: value for key, value in own.items() if key not in ("architectures", "dtype")}

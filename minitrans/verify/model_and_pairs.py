@@ -123,10 +123,13 @@ def load_run_and_pairs(run: Path, data: str | None = None) -> ModelAndPairs:
     bundle = load_bundle(run)
     corpus = load_run_corpus(run, data)
     tests = [name for name in corpus if name not in ("train", "valid")] or ["valid"]
-    pairs = {name: list(zip(split["source"][:], split["target"][:], strict=True)) for name, split in corpus.items()}
-    decode_lines = [source for name in tests for source, _ in pairs[name]]
-    learnt = [pair for pair in RUNNING_EXAMPLE_PAIRS.items() if pair in pairs["train"]]
-    return model_and_text_pairs(bundle, pairs["valid"], decode_lines, learnt)
+    decode_lines = [source for name in tests for source in corpus[name]["source"][:]]
+    valid = list(zip(corpus["valid"]["source"][:], corpus["valid"]["target"][:], strict=True))
+    parts = corpus["train"].iter(10_000)  # all its pairs may not fit in memory
+    pairs = (pair for part in parts for pair in zip(part["source"], part["target"], strict=True))
+    seen = {pair for pair in pairs if pair in RUNNING_EXAMPLE_PAIRS.items()}
+    learnt = [pair for pair in RUNNING_EXAMPLE_PAIRS.items() if pair in seen]
+    return model_and_text_pairs(bundle, valid, decode_lines, learnt)
 
 
 def model_and_text_pairs(

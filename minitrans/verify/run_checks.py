@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from minitrans.cachecheck.measurement import LOWER_DTYPES, Caught, Check, Report, Result
-from minitrans.cachecheck.runner import MIN_TOKENS
+from minitrans.cachecheck.runner import MIN_TOKENS, default_modes
 from minitrans.errors import UserError, nearest_name_error
 from minitrans.model.transformer import Transformer
 from minitrans.translate.backend import CompiledMode, can_verify_compiled
@@ -29,7 +29,7 @@ def run(
         UserError: Compiled code is required, and is not there or cannot be compiled; or the model is too small.
     """
     chosen = checks_to_run(compiled)  # first, because it may raise
-    with torch.inference_mode(False), torch.autocast("cpu", enabled=False):  # whatever the caller has set
+    with default_modes(), torch.device("cpu"):
         if subject is None:
             subject = model_and_random_pairs(fresh_model() if model is None else model)
         c = subject.model.config

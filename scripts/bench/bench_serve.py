@@ -119,6 +119,7 @@ def compare_with_loop(run: Path, source: str, client_counts: Sequence[int], seco
     """Print the table, and return how many answers were wrong."""
     lines = [line for line in read_lines(source) if line.strip()]
     translator = Translator.load(run, compiled="auto")
+    translator.split_sentences = True  # as the server does
     right = dict(zip(lines, translator.translate(lines), strict=True))
 
     def ask(line: str) -> Reply:

@@ -423,6 +423,13 @@ def test_logits_that_are_not_a_tensor_are_reported_with_their_type() -> None:
     with pytest.raises(AssertionError, match=r"\Ano full pass: the logits are not a tensor, but of type tuple\Z"):
         check_cache(Functions(Mock(return_value=()), Mock(), V))
 
+    class Bare(Toy):
+        def full_pass(self, *arguments: Any) -> Any:
+            return super().full_pass(*arguments)[0]
+
+    with pytest.raises(AssertionError, match=r"\Ano full pass: what is returned is a tensor, not a list of tensors"):
+        check_cache(Bare())
+
 
 def test_a_model_that_cannot_step_fails_with_its_own_error_message() -> None:
     class Raising(Toy):

@@ -178,7 +178,9 @@ def test_the_search_for_failing_chunks_tries_few_lengths_beyond_a_window(monkeyp
 
 
 @pytest.mark.parametrize(("name", "n_programs"), [pytest.param("opt", 4, marks=pytest.mark.slow), ("bart", 1)])
-def test_programs_of_an_issue_pass_a_right_model(name: str, n_programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_of_an_issue_pass_a_right_model(
+    name: str, n_programs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = hugging_face.small_model(name).to(torch.float64)
     monkeypatch.setattr(issue, "MAX_DRAFT", 2)
     monkeypatch.setattr(issue, "LONG_LENGTH", 6)
@@ -198,6 +200,10 @@ def test_programs_of_an_issue_pass_a_right_model(name: str, n_programs: int, mon
         with torch.random.fork_rng(), torch.enable_grad(), contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(program, {})
         assert max(json.loads(printed.getvalue())) < FLOAT64_TOLERANCE
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()  # a folder with the name of an architecture is what was measured
+    program = next(issue.candidate_programs(random_case(model), model, name, checks, FLOAT64_TOLERANCE))
+    assert f".from_pretrained('{name}', " in program
     assert issue.failing_program_output("print('inf 4.57.1 ...'); print([0.1, float('nan')])", 1.0) == "[0.1, nan]"
     assert issue.failing_program_output("print('informative'); print([0.1])", 1.0) == ""
     limits = Mock(return_value=[])

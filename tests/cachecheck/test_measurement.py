@@ -227,6 +227,8 @@ def test_what_a_model_does_not_offer_is_a_failure_only_where_it_is_required() ->
     measured = run_measure(lacking, may_lack=True)
     assert (measured.passed, measured.failed, measured.offered, measured.measured) == (False, False, False, None)
     assert measured.detail == "there is no encoder"
+    bare = run_measure(Mock(side_effect=NotOfferedError), may_lack=True)
+    assert (bare.failed, bare.offered, bare.detail) == (False, False, "no reason is given")
     partly = run_measure(Mock(side_effect=[0.0, NotOfferedError("no")]), 0.5, torch.float32, may_lack=True)
     assert (partly.passed, partly.failed, partly.measured) == (False, False, 0.0)
     partly = run_measure(Mock(side_effect=[1.0, NotOfferedError("no")]), 0.5, torch.float32, may_lack=True)

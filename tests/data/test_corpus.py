@@ -87,6 +87,7 @@ def test_every_format_gives_the_same_text(
         ("jsonl", '\ufeff{"zh": "2020-01-01", "n": 1, "en": "a\u2028"}\r\n', [("a\u2028", "2020-01-01")]),
         ("jsonl", '{"en": "1", "zh": "\\u0000", "n": 1}\n{"zh": "NA", "en": ""}', [("1", "\0"), ("", "NA")]),
         ("jsonl", '{"en": "a", "zh": "1", "translation": "no pair"}', [("a", "1")]),
+        ("jsonl", '{"en": "a", "zh": null}', [("a", "")]),
         ("parquet", parquet_bytes(en=["a", None], zh=["1", "2"]), [("a", "1"), ("", "2")]),
         ("parquet", parquet_bytes(en=["a"], zh=pa.array(["1"], pa.large_string())), [("a", "1")]),
         ("parquet", parquet_bytes(translation=[{"zh": "1", "en": "a"}]), [("a", "1")]),
@@ -422,7 +423,7 @@ def test_the_cache_is_kept_in_cache_dir(corpus: DatasetDict, tmp_path: Path, mon
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "file" / "cache")
     assert pairs_of_split(load_corpus(data_config(tmp_path / "corpus", cache_dir=mine)), "more") == VALID
     for cache in ({}, {"cache_dir": str(tmp_path / "file")}):
-        with pytest.raises(UserError, match=r"cannot write .*Not a directory; set data\.cache_dir to another folder"):
+        with pytest.raises(UserError, match=r"cannot write .*Not a directory; set data\.cache_dir, or HF_DATASETS"):
             load_corpus(data_config(tmp_path / "corpus", **cache))
 
 

@@ -119,6 +119,12 @@ def test_digits_are_single_pieces_and_a_vocabulary_too_large_is_lowered(
     assert capfd.readouterr() == ("", "")  # training prints nothing
 
 
+def test_a_placeholder_character_in_the_text_turns_no_placeholders_on() -> None:
+    tokenizer = Tokenizer.train([f"{line} \ue000" for line in SENTENCES], CONFIG)
+    assert "\ue000" in tokenizer.pieces
+    assert tokenizer.signs is None
+
+
 def test_a_vocabulary_too_small_is_refused_with_the_smallest_possible() -> None:
     with pytest.raises(UserError, match=r"vocab_size is 262, too small .* at least (\d+)") as caught:
         Tokenizer.train(SENTENCES, TokenizerConfig(vocab_size=262))

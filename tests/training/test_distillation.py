@@ -16,6 +16,7 @@ import yaml
 from command_helpers import refusal_message, write_files
 from train_helpers import fail, finish_process, last_error, read_sides, run_flags, spawn, train
 
+from minitrans.errors import UserError
 from minitrans.training import distillation
 from minitrans.training.config import parse_config
 from minitrans.training.run_folder import with_resume_or_overwrite
@@ -265,6 +266,16 @@ def test_the_next_training_begins_even_if_the_last_scores_cannot_be_printed(
     monkeypatch.setattr("minitrans.cli.train.print_run", Mock(side_effect=error))
     assert distill(sixty_pair_corpus, tmp_path / "run") == 0
     assert not list(trained)
+
+
+@pytest.mark.parametrize("error", ["the disk is full; use --resume to continue", "no such text"])
+def test_an_error_does_not_advise_a_flag_that_distill_lacks(
+    error: str, sixty_pair_corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distillation, "distill", Mock(side_effect=UserError(error)))
+    assert distill(sixty_pair_corpus, tmp_path / "run") == 2
+    hint = " (distill has neither flag: it resumes; to begin anew, remove the folder)" if "--resume" in error else ""
+    assert last_error(capsys) == f"minitrans: error: {error}{hint}"
 
 
 def test_a_training_begins_anew_without_a_checkpoint_to_resume_from(sixty_pair_corpus: Path, tmp_path: Path) -> None:

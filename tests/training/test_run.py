@@ -62,6 +62,13 @@ def test_training_goes_on_if_its_log_cannot_be_written(error: OSError) -> None:
     assert console.quiet
 
 
+def test_samples_are_printed_as_they_are() -> None:
+    console = TrainingProgress(mock.Mock(), "").console
+    console.file = io.StringIO()
+    console.print(":heart: [red]", markup=False)
+    assert console.file.getvalue() == ":heart: [red]\n"
+
+
 def test_a_run_folder_holds_exactly_the_promised_files(tiny_run: Path) -> None:
     files = "config.yaml tokenizer.model model.safetensors model.json words.txt metrics.csv README.md curve.svg"
     assert {path.name for path in tiny_run.iterdir()} == {*files.split(), ".minitrans", "checkpoints", "tensorboard"}
@@ -205,8 +212,10 @@ def test_a_validation_logs_scores_and_shows_translations_with_sources(
 # -- From the weights of another run --------------------------------------------------------------------------------
 
 
-def test_init_from_takes_weights_tokenizer_and_words_of_a_run(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
-    """If that run lists no words, the new one lists none either."""
+def test_init_from_takes_weights_tokenizer_and_words_of_a_run(
+    tiny_run: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If that run lists no words, or there are too many, the new one lists none either."""
     other = shutil.copytree(tiny_run, tmp_path / "other")
     sizes = json.loads((other / "model.json").read_text())
     known = (other / "words.txt").read_text(encoding="utf-8").splitlines()
@@ -215,6 +224,9 @@ def test_init_from_takes_weights_tokenizer_and_words_of_a_run(tiny_run: Path, co
     flags = ("--training.init_from", str(other))
     assert train(corpus, tmp_path / "a", *flags, max_steps=1) == 0
     assert [*(load_bundle(tmp_path / "a").source_words or ())] == [*known, "xyzzy"]
+    monkeypatch.setattr("minitrans.training.run.MAX_SMALL_FILE_BYTES", sum(len(f"{word}\n") for word in known))
+    assert train(corpus, tmp_path / "c", *flags, max_steps=1) == 0
+    assert load_bundle(tmp_path / "c").source_words is None
     del sizes["words"]
     (other / "model.json").write_text(json.dumps(sizes))
     still = "--training.learning_rate 1e-30 --model.dropout 0.3 --tokenizer.vocab_size 500 --model.max_len 41"

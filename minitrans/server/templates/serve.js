@@ -29,6 +29,8 @@ async function translate() {
       body: JSON.stringify({ ...question, unsure: true }),
       signal: asked.signal,
     });
+    const isJson = answer.headers.get("Content-Type")?.includes("json"); // or else a proxy answers
+    if (!isJson) return fail(`The server answered ${answer.status}; try again later.`);
     const found = await answer.json();
     if (!answer.ok) return fail(found.error);
     empty(fault);
