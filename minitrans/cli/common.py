@@ -30,7 +30,7 @@ def add_decoding(parser: Parser) -> None:
     parser.add_argument(
         "--split-sentences", action="store_true", help="cut each line into its sentences, and join their translations"
     )
-    parser.add_argument("--no-cache", action="store_true", help="compute every prefix again: same output, slower")
+    parser.add_argument("--no-cache", action="store_true", help="compute every prefix again, in PyTorch")
     parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, ...")
     parser.add_argument("--precision", choices=["float32", "bfloat16", "float64"], default="float32", help="arithmetic")
     add_common_flags(parser)

@@ -40,7 +40,8 @@ def sabotage_table() -> Iterator[str]:
     yield from (
         "## The sabotages",
         "",
-        "`minitrans verify --sabotage ID` breaks one thing and shows what fails: often more than those named here.",
+        "`minitrans verify --sabotage ID` breaks one thing and shows what fails, often more than is named here. "
+        "[To train with it](change-the-model.md), edit the code.",
         "",
     )
     yield from ("| id | what is broken | what must notice |", "|---|---|---|")

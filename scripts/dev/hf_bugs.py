@@ -244,8 +244,8 @@ Every row is a bug that was reported or fixed in public. [The checks](your-model
 release of transformers that has the bug and in a later one that does not, with torch {torch}. They know nothing
 of these bugs. A check catches a bug if it fails in the first release, by more than float32 rounding, and not in the
 second. The deviations are those of the first such check, in shares of the largest logit, in float64 unless
-`scripts/dev/hf_bugs.yaml` says float32. "Named" is the cause that the numbers suggest; "left" is what fails after the
-fix, too. {n_caught} of {n} are caught, {n_clean} of these with nothing left. `scripts/dev/hf_bugs.py` makes this page.
+`scripts/dev/hf_bugs.yaml` says float32. "Named" is the cause that the numbers suggest; "left" is what fails even
+after the fix. {n_caught} of {n} are caught, {n_clean} of these with nothing left. `scripts/dev/hf_bugs.py` made this.
 
 | bug | architecture | in | fixed in | caught by | named | with the bug | fixed | left |
 |---|---|---|---|---|---|---|---|---|
