@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import json
 import os
 import re
@@ -23,8 +24,10 @@ from conftest import generator
 import minitrans.export
 from minitrans import cli
 from minitrans.cachecheck.measurement import Report
+from minitrans.cli.arguments import Parser
 from minitrans.cli.common import print_scores
 from minitrans.errors import UserError
+from minitrans.text.lines import ALL_LINE_NUMBERS, MAX_LINE_BYTES
 from minitrans.training.config import SECTIONS
 from minitrans.translate.bundle import Threshold, load_bundle, save_bundle
 from minitrans.translate.metrics import Scores
@@ -370,6 +373,31 @@ def test_a_terminal_shows_prompts_and_unsure_marks(tiny_run: Path, to_terminal: 
         assert written.decode() == f"{translation.text}\n"
 
 
+def test_invalid_utf8_at_the_prompt_is_reported_in_one_line(tiny_run: Path) -> None:
+    pty = pytest.importorskip("pty")
+    controller, terminal = pty.openpty()
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}  # as in most locales
+    with running_command("translate", tiny_run, stdin=terminal, stdout=terminal, env=environment) as process:
+        os.write(controller, b"na\xefve\xff\n")
+        said = process.stderr.read().decode().splitlines()[-1]
+        assert process.wait() == 2
+    os.close(terminal)
+    os.close(controller)
+    assert re.search(r"error: standard input, line 1: byte \d is not valid UTF-8; convert the text to UTF-8$", said)
+
+
+def test_the_lines_of_a_progress_bar_are_counted_up_to_one_that_is_no_text() -> None:
+    text = io.BytesIO(b"a\nb\n" + b"c" * (MAX_LINE_BYTES + 1))
+    assert cli.translate.make_progress_bar(text, ALL_LINE_NUMBERS).tasks[0].total == 2
+    assert text.tell() == 0
+
+
+def test_an_error_of_the_model_is_not_blamed_on_the_device(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Translator, "load", Mock(side_effect=RuntimeError("of an edit")))
+    with pytest.raises(RuntimeError, match=r"^of an edit$"):
+        cli.main(["translate", str(tiny_run), "a"])
+
+
 def terminal_lines(written: bytes) -> list[str]:
     """The lines that a terminal shows after this output, which may hold the few commands of a progress bar."""
     lines, row, column = [""], 0, 0
@@ -640,9 +668,14 @@ def test_the_exit_code_is_right_even_if_standard_error_is_closed(monkeypatch: py
         assert cli.main([]) == code
 
 
+def test_the_parser_of_a_command_takes_what_argparse_passes_on() -> None:
+    assert Parser("minitrans", "what it does", epilog="more").epilog == "more"  # Python 3.14 passes `color`
+
+
 def test_debug_lets_the_error_through_with_its_traceback(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a folder"):
         cli.main(["translate", str(tmp_path / "gone"), "--debug", "a"])
+    assert cli.main(["translate", str(tmp_path / "gone"), "--", "--debug"]) == 2
 
 
 def test_settings_are_listed_section_by_section() -> None:

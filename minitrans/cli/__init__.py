@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 import minitrans
@@ -114,7 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 (a daemon's may be closed)
-    start_log("--debug" in argv)
+    debug = "--debug" in takewhile("--".__ne__, argv)  # what follows are texts
+    start_log(debug)
     set_gc_and_env()
     try:
         with interrupted_by_sigterm():
@@ -125,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         discard_stdout()
         return 0
     except (UserError, MemoryError, OSError, RuntimeError) as error:
-        if "--debug" in argv or (text := error_message(error)) is None:
+        if debug or (text := error_message(error)) is None:
             raise
         print_to_stderr(f"error: {escape_controls(text)}")
         return 2

@@ -4,7 +4,7 @@ import argparse
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from minitrans.errors import UserError, unknown_argument_error
 
@@ -21,8 +21,9 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 class Parser(argparse.ArgumentParser):
     """Parses the arguments of a command: flags, never abbreviated, may stand between positional arguments."""
 
-    def __init__(self, prog: str, description: str) -> None:
-        super().__init__(prog=prog, description=description, formatter_class=HelpFormatter, allow_abbrev=False)
+    def __init__(self, prog: str, description: str, **others: Any) -> None:
+        """`others` are what argparse passes on to the parser of a command: `color` in Python 3.14."""
+        super().__init__(prog, None, description, formatter_class=HelpFormatter, allow_abbrev=False, **others)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse the arguments. Everything after -- belongs to `texts`, even if it begins with a dash.

@@ -92,12 +92,12 @@ def load_translator(run: str, args: Namespace) -> "Translator":
 
     from minitrans.translate.translator import Translator
 
+    dtype = getattr(torch, args.precision)
     try:
-        translator = Translator.load(run, args.device, getattr(torch, args.precision), compiled=args.compiled)
+        torch.empty(0, device=args.device, dtype=dtype)
     except (RuntimeError, AssertionError, ImportError, TypeError) as error:  # no such device, or one without float64
-        if isinstance(error, TypeError) and "float64" not in str(error):
-            raise
         raise UserError(f"--device {args.device}: {str(error).splitlines()[0]}") from error
+    translator = Translator.load(run, args.device, dtype, compiled=args.compiled)
     translator.split_sentences = args.split_sentences
     return translator
 

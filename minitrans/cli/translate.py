@@ -1,16 +1,19 @@
 """The command `translate`: translates arguments, files, pipes or what is typed at a prompt, line by line."""
 
 import contextlib
+import io
 import logging
 import os
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, BinaryIO
 
 from minitrans.cli.arguments import Parser, bounded_number, positive_int
 from minitrans.cli.common import TEXTS_HELP, add_decoding, decode_kwargs, load_translator
 from minitrans.errors import UserError
+from minitrans.text.lines import ALL_LINE_NUMBERS, MAX_LINE_BYTES, iter_lines, raw_lines, read_ahead, seek_part
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -58,7 +61,6 @@ def translate_command(args: Namespace) -> int:
     never showed, and the translations that are unsure; for a file or a pipe, it only counts the unsure ones.
     """
     from minitrans.files import atomic_open, named_descriptor
-    from minitrans.text.lines import ALL_LINE_NUMBERS, iter_lines, read_ahead, seek_part
 
     if args.texts and args.input:
         raise UserError("texts and --input are both given; give one")
@@ -171,7 +173,8 @@ def make_progress_bar(stream: BinaryIO, line_numbers: range) -> "Progress":
     total = None
     if stream.seekable():
         start = stream.tell()
-        total = sum(1 for _ in zip(line_numbers, stream, strict=False))
+        lines = takewhile(lambda line: len(line) <= MAX_LINE_BYTES, raw_lines(stream))
+        total = sum(1 for _ in zip(line_numbers, lines, strict=False))
         stream.seek(start)
     bar.add_task("translating", total=total)
     return bar
@@ -181,6 +184,8 @@ def prompt_lines() -> Iterator[bytes]:
     """The lines of a terminal, each after a prompt, until end of file."""
     print("one sentence per line; Ctrl-D ends", file=sys.stderr)
     if sys.stdout.isatty():
+        assert isinstance(sys.stdin, io.TextIOWrapper)
+        sys.stdin.reconfigure(errors="surrogateescape")  # or `input` would raise an error at invalid UTF-8
         with contextlib.suppress(ImportError):  # some Pythons lack it
             import readline  # noqa: F401 (lets `input` edit lines, which it does only on a terminal)
         with contextlib.suppress(EOFError):

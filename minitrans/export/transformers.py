@@ -15,6 +15,7 @@ import torch
 import transformers
 import yaml
 from markupsafe import Markup
+from safetensors import SafetensorError
 from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]  # made by protobuf
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as FastTokenizer
@@ -99,6 +100,8 @@ def export(bundle: Bundle, folder: Path) -> None:
             save_model(temp, bundle.model)
             save_tokenizer(temp, bundle)
             mismatch = next(find_mismatches(load_engine(temp, torch.float64), bundle), None)
+        except SafetensorError as error:  # not an OSError, even if the disk is full
+            raise UserError(f"cannot write {folder}: {error}; make room, or name another folder") from error
         except (AttributeError, RuntimeError, ValueError) as error:  # something is missing, or has another size
             reason = escape_controls(" ".join(str(error).split()))
             raise UserError(f"transformers cannot compute this model: {reason}; translate with minitrans") from error

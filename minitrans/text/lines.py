@@ -39,7 +39,7 @@ def iter_lines(stream: Iterable[bytes], name: str, numbers: range = ALL_LINE_NUM
     Raises:
         UserError: A line is not valid UTF-8, or longer than any text.
     """
-    for number, raw in zip(numbers, _raw_lines(stream), strict=False):
+    for number, raw in zip(numbers, raw_lines(stream), strict=False):
         if len(raw) > MAX_LINE_BYTES:
             raise UserError(f"{name}, line {number}: it has more than {MAX_LINE_BYTES} bytes; break it into sentences")
         if number == 1:
@@ -54,7 +54,7 @@ def iter_lines(stream: Iterable[bytes], name: str, numbers: range = ALL_LINE_NUM
             ) from error
 
 
-def _raw_lines(stream: Iterable[bytes]) -> Iterable[bytes]:
+def raw_lines(stream: Iterable[bytes]) -> Iterable[bytes]:
     """The lines of a stream; of a file, a line that is too long is read only just beyond the limit."""
     if isinstance(stream, io.IOBase):
         return iter(partial(stream.readline, MAX_LINE_BYTES + 1), b"")
@@ -71,7 +71,7 @@ def seek_part(stream: BinaryIO, k: int, n: int) -> range:
     last = _count_line_starts_before(stream, size if k == n else min(k * part_size, size))
     before = _count_line_starts_before(stream, min((k - 1) * part_size, size))
     if before:
-        any(piece.endswith(b"\n") for piece in _raw_lines(stream))  # reads on to the end of the last of these lines
+        any(piece.endswith(b"\n") for piece in raw_lines(stream))  # reads on to the end of the last of these lines
     return range(before + 1, last + 1)
 
 

@@ -2,8 +2,9 @@
 """The same tests and proofs, computed in many ways: compilers, optimizations, instruction sets, threads, sanitizers.
 
 In each setting run the tests of the model, of compiled code, of verification and of the edits; `verify` of a fresh
-model; 20 steps of training, plain and compiled, fp32 and bf16, and `verify` of what comes out. A setting that this
-machine lacks is named and left out. All of them take an hour; names as arguments choose some.
+model; 20 steps of training, plain and compiled, fp32 and bf16, and `verify` of what comes out (with sanitizers, only
+the tests of compiled code). A setting that this machine lacks is named and left out. All of them take an hour; names as
+arguments choose some.
 """
 
 import argparse

@@ -17,7 +17,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -271,7 +270,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write the page; return 0, or 1 if it leaves a question open."""
     parser = argparse.ArgumentParser(description="Check published bugs of caches in old releases of transformers.")
     parser.add_argument("issues", nargs="*", type=int, metavar="NUMBER", help="only these, without writing")
-    parser.add_argument("--releases", type=Path, default=Path(tempfile.gettempdir(), "transformers"), metavar="FOLDER")
+    parser.add_argument("--releases", type=Path, default=ROOT / "runs/transformers", metavar="FOLDER")
     parser.add_argument("--output", type=Path, default=PAGE_FILE, metavar="FILE")
     parser.add_argument("--measure", metavar="BUG", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)

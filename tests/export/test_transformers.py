@@ -5,6 +5,7 @@ import random
 import unicodedata
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from conftest import force_constant_token_ranking, randomize
 
 pytest.importorskip("transformers", reason="the extra `hf` is not installed")
 
+from safetensors import SafetensorError
 from transformers import GenerationConfig
 
 from minitrans.errors import UserError
@@ -219,6 +221,13 @@ def test_an_export_that_deviates_is_refused(fault: str, tmp_path: Path, monkeypa
         export(bundle, tmp_path / "engine")
     assert f"transformers computes something other than this model: {message}" in str(refused.value)
     assert str(refused.value).endswith("; translate with minitrans")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_reported(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export_transformers, "save_model", Mock(side_effect=SafetensorError("No space left on device")))
+    with pytest.raises(UserError, match=r"cannot write .*hf: No space left on device; make room, or name another fold"):
+        export(bundle, tmp_path / "hf")
     assert list(tmp_path.iterdir()) == []
 
 
