@@ -122,14 +122,10 @@ def load_run_corpus(run: Path, path: str | None = None) -> DatasetDict:
 
 
 def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | None = None) -> Tokenizer:
-    """Train a tokenizer on the text, once: it is kept on disk for the same text and the same settings.
+    """Train a tokenizer on the split `train`, once: it is kept on disk for the same text and the same settings.
 
-    Of a large corpus it sees a random sample of pairs, always the same one.
-
-    Args:
-        train: The split `train` of what `load_corpus` returns.
-        config: Size, algorithm and coverage.
-        cache_dir: Folder to keep it in; None is where Hugging Face keeps data sets.
+    It is kept in `cache_dir`; None is where Hugging Face keeps data sets. Of a large corpus it sees a random sample of
+    pairs, always the same one.
 
     Raises:
         UserError: The text does not fit the settings, or `cache_dir` cannot be written.
@@ -158,10 +154,7 @@ def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | No
 def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | None = None) -> DatasetDict:
     """Turn text into piece ids, once: the result is kept on disk for the same text and the same tokenizer.
 
-    Args:
-        corpus: What `load_corpus` returns.
-        tokenizer: Reads and encodes both sides.
-        cache_dir: Folder to keep the result in; None is where Hugging Face keeps data sets.
+    It is kept in `cache_dir`; None is where Hugging Face keeps data sets.
 
     Returns:
         The same splits, with the columns `src_ids` and `tgt_ids`: lists of int32, without special ids.
@@ -186,11 +179,7 @@ def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | 
 def read_id_rows(pairs: Dataset, purpose: str, max_len: int, limits: DataConfig | None = None) -> tuple[IdRows, IdRows]:
     """Read the ids of the pairs that a model of `max_len` positions can take; the log counts the others.
 
-    Args:
-        pairs: A split with `src_ids` and `tgt_ids`.
-        purpose: What the pairs are for, for the message.
-        max_len: Most tokens of either side, EOS (or BOS) counted.
-        limits: The length limits in these settings apply as well; None: no others.
+    If `limits` are given, the length limits in these settings apply as well.
 
     Raises:
         UserError: No pair is left.
