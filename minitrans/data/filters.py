@@ -21,12 +21,7 @@ logger = logging.getLogger("minitrans")
 
 
 class PairHashes(NamedTuple):
-    """64 bits (uint64) for each of N pairs, equal where `clean` makes the texts equal: a million of them take 16 MB.
-
-    Attributes:
-        sources: Hashes of the sources.
-        pairs: Hashes of both sides.
-    """
+    """64 bits for each of N sources and pairs, equal where `clean` makes the texts equal: a million take 16 MB."""
 
     sources: npt.NDArray[np.uint64]
     pairs: npt.NDArray[np.uint64]
@@ -73,13 +68,9 @@ def duplicate_pairs(hashes: PairHashes) -> BoolArray:
 def length_faults(
     src_lengths: IntArray, tgt_lengths: IntArray, max_len: int, limits: DataConfig | None
 ) -> dict[str, BoolArray]:
-    """Tell which of the N pairs break which length limit.
+    """Tell which of the N pairs break which length limit; lengths (N,) are in tokens, EOS (or BOS) counted.
 
-    Args:
-        src_lengths: (N,) source lengths in tokens, EOS counted.
-        tgt_lengths: (N,) target lengths in tokens, EOS (or BOS) counted.
-        max_len: Most tokens of either side that the model takes.
-        limits: Its `min_length`, `max_length` and `max_length_ratio` apply as well, and no side may be empty.
+    With `limits`, its `min_length`, `max_length` and `max_length_ratio` apply as well, and no side may be empty.
     """
     longer, shorter = np.maximum(src_lengths, tgt_lengths), np.minimum(src_lengths, tgt_lengths)
     wrong = {f"longer than max_len, {max_len} tokens": longer > max_len}
