@@ -108,14 +108,9 @@ class Noise:
     def __call__(
         self, src: IdRows, tgt: IdRows, epoch: int, numbers: IntArray, which: BoolArray
     ) -> tuple[IdRows, IdRows]:
-        """Return the rows with noise.
+        """Return the rows, which have no special ids, with noise in some of those that `which` marks.
 
-        Args:
-            src: N sources, as pieces without special ids.
-            tgt: N targets.
-            epoch: Number of the epoch.
-            numbers: (N,) numbers of the pairs in the epoch.
-            which: (N,) whether a pair may be changed.
+        `numbers` are those of the pairs in the epoch.
         """
         drawn = draw_bits(self._seed, epoch, numbers)
         chosen = np.flatnonzero((drawn / 2.0**64 < self._bounds[-1]) & which)

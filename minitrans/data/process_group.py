@@ -25,12 +25,7 @@ def own_slice(n: int) -> slice:
 
 
 def sum_over_processes(numbers: list[float], device: torch.device) -> list[float]:
-    """Add up each number over the processes, in float64; all processes have to call this.
-
-    Args:
-        numbers: As many in each process.
-        device: Where this process trains.
-    """
+    """Add up each number over the processes, in float64; all have to call this, with equally many numbers."""
     if n_processes() == 1:
         return numbers
     totals = torch.tensor(numbers, dtype=torch.float64, device=device)
