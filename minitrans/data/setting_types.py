@@ -39,10 +39,6 @@ _MAX_BYTES, _MAX_DEPTH = 1 << 16, 20  # bytes of a YAML file of settings, and ho
 def read_safe_yaml(path: str | Path, load: Callable[[str], Any] = yaml.safe_load) -> Any:
     """Read a YAML file, which may be a stranger's: nothing large is made of it, and nothing in it can run code.
 
-    Args:
-        path: The file.
-        load: Makes plain data of its text.
-
     Returns:
         Plain data: mappings, lists, texts, numbers, truth values and null.
 

@@ -59,7 +59,6 @@ class DataConfig:
     noise: dict[str, Share] | None = None
 
     def __post_init__(self) -> None:
-        """Check the values."""
         for flag, value in (("path", self.path), ("source", self.source), ("target", self.target)):
             if not value:
                 raise UserError(f"data.{flag} is empty; give one")
