@@ -106,9 +106,7 @@ class ResumableLoader(ABC):
 class EpochLoader(ResumableLoader):
     """Yields the `Batch`es of pairs in memory, which are one buffer: an epoch for each `iter()`, or what is left of it.
 
-    Args:
-        src: (N,) rows of source ids, without special ids.
-        tgt: (N,) rows of target ids, likewise. The other arguments are those of `ResumableLoader`.
+    Rows have no special ids; the other arguments are those of `ResumableLoader`.
     """
 
     def __init__(

@@ -29,14 +29,9 @@ logger = logging.getLogger("minitrans")
 class StreamLoader(ResumableLoader):
     """Yields `Batch`es without end: it reads `shuffle_buffer` pairs at a time, and begins again after the last one.
 
-    Several processes all read the same pairs, and tokenize a share each.
-
-    Args:
-        config: The corpus, its filters, and how large batches and buffers are.
-        tokenizer: Encodes both sides, and knows the special ids.
-        max_len: Most tokens of either side, EOS (or BOS) counted.
-        seed: Seed of the shuffling, 0 or more.
-        others: The splits whose sources training must not see if `deduplicate` is set.
+    Several processes all read the same pairs, and tokenize a share each. If `deduplicate` is set, training must not see
+    the sources of the splits `others`. The other arguments are those of `TranslationDataModule`, and `noise` is that of
+    `ResumableLoader`.
 
     Attributes:
         words: How often each word is in the sources read so far; None if there are too many.
