@@ -81,11 +81,8 @@ class ValidationScorer(Callback):
 class WeightMovingAverage(WeightAveraging):
     """Keeps a moving average of the weights, which is validated and becomes the model.
 
-    It is updated every few steps, by about a hundredth, which is often enough, and for all parameters at once:
-    Lightning's EMAWeightAveraging updates one after another, which takes longer.
-
-    Args:
-        decay: Decay of the average, per optimizer step.
+    Its `decay` is per optimizer step, but it is updated every few steps, by about a hundredth, which is often enough,
+    and for all parameters at once: Lightning's EMAWeightAveraging updates one after another, which takes longer.
     """
 
     def __init__(self, decay: float) -> None:

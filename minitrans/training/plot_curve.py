@@ -17,9 +17,7 @@ PANELS = {
 def plot_training_curve(metrics: Path, kept: int) -> Figure:
     """One panel each for loss, BLEU and learning rate by optimizer step; what has no values is left out.
 
-    Args:
-        metrics: A run's metrics.csv, whose steps count from 0.
-        kept: The number of steps after which the weights were kept; a dashed line marks it.
+    A dashed line marks `kept`, the number of steps after which the weights were kept; in metrics.csv they count from 0.
     """
     with metrics.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
