@@ -20,11 +20,7 @@ MAX_WEIGHT_BYTES = 750_000  # for the weights of all sentences together; in base
 
 @dataclass(frozen=True)
 class ExplanationPage:
-    """How translations came about: a page to save; in a notebook it shows itself.
-
-    Attributes:
-        sentences: What was traced for each sentence, at least one.
-    """
+    """How the translations of one or more sentences came about: a page to save; in a notebook it shows itself."""
 
     sentences: Sequence[TracedTranslation]
 
