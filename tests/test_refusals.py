@@ -108,7 +108,7 @@ BAD_COMMANDS = [
     ("explain RUN --input gone", "cannot read gone: No such file or directory; give the path of a readable text file"),
     ("verify RUN --report one/proof", "cannot write one/proof: Not a directory; name another folder"),
     ("verify RUN --report one", "cannot write one: File exists; name another folder"),
-    ("verify gone --report proof", "gone is not a folder; give the run folder"),
+    ("verify gone --report a/proof", "gone is not a folder; give the run folder"),
     ("verify --sabotage position.restart", "no sabotage position.restart (see --list); the nearest is positions.resta"),
     ("verify --sabotage mask.leak run", "--sabotage breaks a fresh model: give no RUN, --data, --self-test or --repo"),
     ("verify --sabotage mask.leak --self-test", "--sabotage breaks a fresh model: give no RUN, --data, --self-test or"),

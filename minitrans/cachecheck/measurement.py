@@ -4,7 +4,8 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -119,6 +120,13 @@ class Result:
         )
 
 
+@contextmanager
+def default_modes() -> Iterator[None]:
+    """Gradients can be computed, and dtypes are those of the tensors, whatever the caller has set."""
+    with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
+        yield
+
+
 @dataclass(frozen=True)
 class Check:
     """A claim, and the function that measures how far the code and the model are from it."""
@@ -131,6 +139,7 @@ class Check:
     lower_dtypes: tuple[torch.dtype, ...]
     measure: MeasureFn
 
+    @default_modes()
     def run(self, subjects: Mapping[torch.dtype, Any], may_lack: bool = False) -> Result:
         """Measure in the first dtype of `subjects`, and in those of the check's lower dtypes that are among them.
 

@@ -1,7 +1,7 @@
 """The proof for anyone's model: run every check and report, or assert that all pass in a test suite."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from minitrans.cachecheck.measurement import (
     NotOfferedError,
     Report,
     Result,
+    default_modes,
     dtype_name,
     to_str,
 )
@@ -47,13 +48,6 @@ def random_case(model: CachedModel[Any]) -> ModelAndTokens[Any]:
     possible = logits[~(logits < NEVER)]
     largest = float((possible if len(possible) else logits).abs().max())
     return replace(case, logit_unit=largest, lowest=LOWEST) if 0 < largest < torch.inf else case
-
-
-@contextmanager
-def default_modes() -> Iterator[None]:
-    """Gradients can be computed, and dtypes are those of the tensors, whatever the caller has set."""
-    with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
-        yield
 
 
 @default_modes()

@@ -20,7 +20,7 @@ from minitrans.text.lines import escape_controls
 
 def add_evaluate_flags(parser: Parser) -> None:
     """Add the flags that say what to translate, how, and what to compare it with."""
-    parser.add_argument("run", metavar="RUN", nargs="+", help="run folder; several are compared with the first")
+    parser.add_argument("run", metavar="RUN", nargs="+", help="run folder; of several: mean, std, p against the first")
     add_test_set_flags(parser, required=True)
     add_decoding(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -184,8 +184,8 @@ def prompt_lines() -> Iterator[bytes]:
     """The lines of a terminal, each after a prompt, until end of file."""
     print("one sentence per line; Ctrl-D ends", file=sys.stderr)
     if sys.stdout.isatty():
-        assert isinstance(sys.stdin, io.TextIOWrapper)
-        sys.stdin.reconfigure(errors="surrogateescape")  # or `input` would raise an error at invalid UTF-8
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="surrogateescape")  # or `input` would raise an error at invalid UTF-8
         with contextlib.suppress(ImportError):  # some Pythons lack it
             import readline  # noqa: F401 (lets `input` edit lines, which it does only on a terminal)
         with contextlib.suppress(EOFError):

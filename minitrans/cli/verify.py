@@ -62,7 +62,7 @@ def verify_command(args: Namespace) -> int:
         raise UserError("--sabotage breaks a fresh model: give no RUN, --data, --self-test or --report with it")
     is_issue = bool(args.model and args.report) and args.report.endswith(".md")
     path = Path(args.report or "", "" if is_issue else "index.html")
-    is_new = bool(args.report) and not path.parent.exists()
+    new = [folder for folder in path.parents if args.report and not os.path.lexists(folder)]
     if args.report:
         make_folder(path.parent, "name another folder")  # now, and not after minutes of measuring
         if os.path.isdir(path) or not os.access(Path(os.path.realpath(path)).parent, os.W_OK):
@@ -71,8 +71,9 @@ def verify_command(args: Namespace) -> int:
     try:
         report, subject = measure(args, Console(stderr=True))
     except BaseException:
-        if is_new:
-            path.parent.rmdir()
+        with contextlib.suppress(OSError):
+            for folder in new:
+                folder.rmdir()
         raise
     # If whoever reads the output is gone, Rich raises SystemExit, others an OSError; the verdict stands.
     console = Console(width=None if sys.stdout.isatty() else 160)

@@ -42,7 +42,7 @@ _VALIDATION_SPLIT_NAMES = ("valid", "val", "validation", "dev")  # the first of 
 _READER_VERSION = 1  # raise it when the same files are read differently: what was kept on disk is then read again
 _TOKENIZER_PAIRS = 100_000  # the tokenizer sees no more: a million take far longer, and do not make its output shorter
 _ID_SCHEMA = pa.schema({"src_ids": ID_ROWS, "tgt_ids": ID_ROWS})
-# On Linux a new process begins with the same signals blocked as this one.
+# A process forked by Linux begins with the same signals blocked as this one.
 _START_METHOD = get_context("fork") if sys.platform == "linux" else get_context("spawn")
 _PAIRS_PER_PROCESS = 50_000  # with fewer to tokenize, starting another process takes longer than it saves
 
@@ -111,7 +111,7 @@ def load_run_corpus(run: Path, path: str | None = None) -> DatasetDict:
         raise UserError(f"{run / 'config.yaml'}: no usable data section ({clean(str(error))})") from error
     if path is not None:
         return load_corpus(replace(config, path=path))
-    if re.match(r"[A-Za-z][\w+.-]*:|.*::", config.path):  # never ask an address that a stranger's run names
+    if re.match(r"[A-Za-z][\w+.-]*:/|data:|.*::", config.path):  # never ask an address that a stranger's run names
         raise UserError(f"{run}: its corpus is at {config.path}; to read it there, give --data {config.path}")
     places = [Path(), run, *run.resolve().parents]  # the run may have been moved, and the command may be given anywhere
     folder = next((place / config.path for place in places if os.path.isdir(place / config.path)), config.path)

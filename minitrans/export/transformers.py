@@ -100,8 +100,6 @@ def export(bundle: Bundle, folder: Path) -> None:
             save_model(temp, bundle.model)
             save_tokenizer(temp, bundle)
             mismatch = next(find_mismatches(load_engine(temp, torch.float64), bundle), None)
-        except SafetensorError as error:  # not an OSError, even if the disk is full
-            raise UserError(f"cannot write {folder}: {error}; make room, or name another folder") from error
         except (AttributeError, RuntimeError, ValueError) as error:  # something is missing, or has another size
             reason = escape_controls(" ".join(str(error).split()))
             raise UserError(f"transformers cannot compute this model: {reason}; translate with minitrans") from error
@@ -146,7 +144,10 @@ def save_model(folder: Path, model: Transformer) -> None:
     hf_model.generation_config = transformers.GenerationConfig(
         **special, max_new_tokens=c.max_len, num_beams=1, do_sample=False, use_cache=True
     )
-    hf_model.save_pretrained(folder)
+    try:
+        hf_model.save_pretrained(folder)
+    except SafetensorError as error:  # not an OSError, even if the disk is full
+        raise UserError(f"cannot write {folder}: {error}; make room, or name another folder") from error
     weights = folder / "model.safetensors"
     weights.chmod((folder / "config.json").stat().st_mode)  # safetensors lets nobody but the user read what it writes
 

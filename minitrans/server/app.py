@@ -110,7 +110,7 @@ class Api:
         await self._app(scope, receive, answer)
 
     def serve(self, listening: socket.socket) -> None:
-        """Serve until SIGTERM or Ctrl-C; then answer the requests already accepted, for half a minute."""
+        """Serve until SIGTERM or Ctrl-C; then answer the requests already accepted, for up to half a minute."""
         config = uvicorn.Config(
             self,
             log_level="warning",
@@ -269,7 +269,7 @@ class Api:
         most = translator.bundle.model.config.max_len - 1
         for line in lines:
             if (n := translator.longest_sentence_length(line)) > most:  # it would be cut
-                _refuse(f"{clean(line):.40} ... has {n} pieces in a sentence, the model takes {most}; shorten it")
+                _refuse(f"{clean(line)[:40]!r}... has a sentence of {n} pieces, the model takes {most}; shorten it")
         answer = self._queue.put(work, lines)
         gone: asyncio.Future[Any] = asyncio.ensure_future(request.receive())  # after the body, only a disconnect comes
         try:

@@ -25,9 +25,9 @@ def split_html(html: str) -> list[str]:
     if re.search(r"&#\d{4300}", html):
         raise UserError("q is not HTML: the number of a character has thousands of digits")
     parser, end = _PieceStartParser(convert_charrefs=False), html.rfind(">") + 1
-    # Only where pieces begin matters here. A "&#" without a number would stop the parser, and a "<![" that is a comment
-    # in browsers, too. After `end` there is no tag: looking for one there takes cubic time.
-    parser.feed(re.sub(r"<!\[(?!CDATA\[)", "<!.", html[:end].replace("&", ".")))
+    # Only where pieces begin matters here. A "&#" without a number or a "<![" would stop the parser. After `end` there
+    # is no tag: looking for one there takes cubic time.
+    parser.feed(html[:end].replace("&", ".").replace("<![", "<!."))
     parser.handle_comment("")  # where an unfinished tag or comment begins, if any
     lines = [0, *(newline.end() for newline in re.finditer("\n", html))]
     starts = [(lines[line - 1] + column, text) for line, column, text in parser.starts]
@@ -77,7 +77,7 @@ class _PieceStartParser(HTMLParser):
     def handle_comment(self, _: str, /) -> None:
         self._record_start()
 
-    handle_decl = handle_pi = unknown_decl = handle_comment  # type: ignore[assignment]
+    handle_decl = handle_pi = handle_comment  # type: ignore[assignment]
 
     def _record_start(self, is_text: bool = False) -> None:
         self.starts.append((*self.getpos(), is_text))

@@ -167,10 +167,11 @@ def _rank_training_words(config: RunConfig, data: TranslationDataModule) -> dict
         if not (config.run_dir / WORDS).is_file():
             return None
         words += load_word_ranks(config.run_dir)
-    if (size := sum(len(word.encode()) + 1 for word in words)) > MAX_SMALL_FILE_BYTES:
+    ranks = {word: i for i, word in enumerate(dict.fromkeys(words))}
+    if (size := sum(len(word.encode()) + 1 for word in ranks)) > MAX_SMALL_FILE_BYTES:
         logging.getLogger("minitrans").warning("the run keeps no words: those of its data take %d bytes", size)
         return None
-    return {word: i for i, word in enumerate(dict.fromkeys(words))}
+    return ranks
 
 
 def _score_bundle(config: RunConfig, bundle: Bundle, data: TranslationDataModule) -> tuple[Bundle, dict[str, Scores]]:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from minitrans.cachecheck.measurement import LOWER_DTYPES, Caught, Check, Report, Result
-from minitrans.cachecheck.runner import MIN_TOKENS, default_modes
+from minitrans.cachecheck.measurement import LOWER_DTYPES, Caught, Check, Report, Result, default_modes
+from minitrans.cachecheck.runner import MIN_TOKENS
 from minitrans.errors import UserError, nearest_name_error
 from minitrans.model.transformer import Transformer
 from minitrans.translate.backend import CompiledMode, can_verify_compiled
@@ -77,6 +77,7 @@ def results_under(sabotage: Sabotage, checks: Sequence[Check]) -> list[Result]:
         return [check.run(subjects) for check in checks]
 
 
+@default_modes()
 def fresh_float64_subjects() -> Mapping[torch.dtype, ModelAndPairs]:
     """A fresh model and its sentences, in float64 alone."""
     return {torch.float64: model_and_random_pairs(fresh_model())}

@@ -199,9 +199,12 @@ def test_the_detected_language_is_that_of_the_run_that_knows_most_words(translat
         ({"q": ["a", 1], **EN_ZH_PARAMETERS}, "q is not text"),
         ({"q": "a", "source": ["en"], "target": "zh"}, "missing source parameter"),
         ({"q": ["a" * 150] * 2, **EN_ZH_PARAMETERS}, "q has 301 characters, the limit is 300"),
-        ({"q": "\na b" + " cat" * 60, **EN_ZH_PARAMETERS}, "a b cat cat cat cat cat cat cat cat cat  ... has "),
+        (
+            {"q": "\na b" + " cat" * 60, **EN_ZH_PARAMETERS},
+            "'a b cat cat cat cat cat cat cat cat cat '... has ",
+        ),
         ([], "neither a form nor a JSON object"),
-        ("[" * 9000, "the body cannot be read (maximum recursion depth exceeded"),
+        ("[" * 9000, "the body cannot be read ("),
     ],
 )
 def test_invalid_parameters_are_answered_with_the_reason(client: TestClient, params: Any, message: str) -> None:
@@ -445,7 +448,7 @@ def test_the_page_by_keyboard_alone(server: ServerProcess, translator: Translato
         page.keyboard.insert_text("I sleep. " * 99)
         page.wait_for_function("() => figures.firstChild.src.includes('sleep.+I+sleep.&source')")
         love, too_long = ("I love you.", translator.translate(["I love you."])[0][:15]), "Axolotls " + "sleep " * 40
-        refused = (too_long, too_long[:15]), ("a" * 5001, "The text has 50")
+        refused = (too_long, "'Axolotls sleep"), ("a" * 5001, "The text has 50")
         for typed, shown in (("😊", "😊"), love, *refused, love, (" ", "")):
             page.evaluate("document.getElementById('text').select()")
             page.keyboard.insert_text(typed)

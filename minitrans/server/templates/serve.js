@@ -29,8 +29,8 @@ async function translate() {
       body: JSON.stringify({ ...question, unsure: true }),
       signal: asked.signal,
     });
-    const isJson = answer.headers.get("Content-Type")?.includes("json"); // or else a proxy answers
-    if (!isJson) return fail(`The server answered ${answer.status}; try again later.`);
+    const isJson = answer.headers.get("Content-Type")?.includes("json"); // unlike a 503, or what a proxy answers
+    if (!isJson) return fail(`The server did not translate this (status ${answer.status}).`);
     const found = await answer.json();
     if (!answer.ok) return fail(found.error);
     empty(fault);
