@@ -476,6 +476,11 @@ def _cap_size(name: str, value: int) -> int:
     return next((min(value, small) for like, small in SIZE_CAPS.items() if re.fullmatch(like, name)), value)
 
 
+def is_architecture(name: str) -> bool:
+    """Whether a small random model of this name is built, rather than one loaded from a folder or the hub."""
+    return name in adapter_by_name() and not Path(name).is_dir()
+
+
 def load_or_build(name: str) -> HFModel:
     """Load a model, or build a small one, in float32.
 
@@ -488,10 +493,10 @@ def load_or_build(name: str) -> HFModel:
     """
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    if is_architecture(name):
+        return small_model(name)
     folder = Path(name)
     if not folder.is_dir():
-        if name in adapter_by_name():
-            return small_model(name)
         if folder.is_absolute() or name.startswith(".") or folder.exists():
             raise LoadError(
                 f"--model {name} is not a folder with a model; give such a folder, an architecture or a name on the hub"

@@ -42,7 +42,7 @@ def distill_command(config: "RunConfig") -> int:
             with contextlib.suppress(OSError):  # whoever reads this is gone; the next training goes on all the same
                 print_run(run, scores)
     except UserError as error:
-        if not {"--resume", "--overwrite"} & {*str(error).split()}:
+        if not any(flag in str(error) for flag in ("--resume", "--overwrite")):
             raise
         raise UserError(f"{error} (distill has neither flag: it resumes; to begin anew, remove the folder)") from error
     return 0

@@ -21,7 +21,7 @@ logger = logging.getLogger("minitrans")
 
 
 class PairHashes(NamedTuple):
-    """64 bits for each of N sources and pairs, equal where `clean` makes the texts equal: a million take 16 MB."""
+    """(N,) uint64 for N sources and pairs, equal where `clean` makes the texts equal: a million take 16 MB."""
 
     sources: npt.NDArray[np.uint64]
     pairs: npt.NDArray[np.uint64]

@@ -106,7 +106,7 @@ class ResumableLoader(ABC):
 class EpochLoader(ResumableLoader):
     """Yields the `Batch`es of pairs in memory, which are one buffer: an epoch for each `iter()`, or what is left of it.
 
-    Rows have no special ids; the other arguments are those of `ResumableLoader`.
+    Both sides have (N,) rows without special ids; the other arguments are those of `ResumableLoader`.
     """
 
     def __init__(

@@ -110,7 +110,7 @@ class Noise:
     ) -> tuple[IdRows, IdRows]:
         """Return the rows, which have no special ids, with noise in some of those that `which` marks.
 
-        `numbers` are those of the pairs in the epoch.
+        `numbers` (N,) are those of the pairs in the epoch; where `which` (N,) is True, a pair may be changed.
         """
         drawn = draw_bits(self._seed, epoch, numbers)
         chosen = np.flatnonzero((drawn / 2.0**64 < self._bounds[-1]) & which)

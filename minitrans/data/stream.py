@@ -29,9 +29,9 @@ logger = logging.getLogger("minitrans")
 class StreamLoader(ResumableLoader):
     """Yields `Batch`es without end: it reads `shuffle_buffer` pairs at a time, and begins again after the last one.
 
-    Several processes all read the same pairs, and tokenize a share each. If `deduplicate` is set, pairs
-    whose source is in one of the splits `others` are left out. The other arguments are those of
-    `TranslationDataModule`, and `noise` is that of `ResumableLoader`.
+    Several processes all read the same pairs, and tokenize a share each. If `deduplicate` is set, pairs whose source is
+    in one of the splits `others` are left out. The other arguments are those of `TranslationDataModule`, and `noise` is
+    that of `ResumableLoader`.
 
     Attributes:
         words: How often each word is in the sources read so far; None if there are too many.

@@ -140,7 +140,7 @@ class MultiHeadAttention(nn.Module):
             value: (B, n, D), or None as `key`.
             mask: bool, broadcastable to (B, H, Tq, Tk), True = may attend.
             need_weights: Whether to return the weights.
-            cache: Keys and values of earlier tokens; gains any new ones. Tk is all that it then holds, or n.
+            cache: Keys and values of earlier tokens; gains any new ones. With it Tk is all it then holds, else n.
             offset: How many target tokens the cache holds; the first new one has this position.
 
         Returns:

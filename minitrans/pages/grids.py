@@ -18,12 +18,12 @@ MAX_LABEL_LETTERS = 14  # letters of a piece that are shown; the tooltip has all
 
 
 def head_heat_maps(weights: Tensor, mask: Tensor, queries: Sequence[str], keys: Sequence[str]) -> Markup:
-    """Attention weights (H, Tq, Tk) of one sentence: a `div` with an `svg` a head, a row a query, a column a key.
+    """Attention weights of one sentence: a `div` with an `svg` a head, a row a query, a column a key.
 
-    A key that a query may attend to is a `rect` of class `w`, as opaque as its weight; any other is one of class
-    `masked`, hatched. The mask decides which, not the weight: it is bool (Tq, Tk), True = may attend. Both carry their
-    row and column in `data-q` and `data-k`, and stand in the `g` of class `head` that carries the head's number in
-    `data-head`, all from 0.
+    `weights` are (H, Tq, Tk), of any floating dtype. A key that a query may attend to is a `rect` of class `w`, as
+    opaque as its weight; any other is one of class `masked`, hatched. The mask decides which, not the weight: it is
+    bool (Tq, Tk), True = may attend. Both carry their row and column in `data-q` and `data-k`, and stand in the `g` of
+    class `head` that carries the head's number in `data-head`, all from 0.
     """
     grid = _grid_layout([_shorten_label(query) for query in queries], [_shorten_label(key) for key in keys])
     return render_template(

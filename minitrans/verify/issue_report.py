@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ import transformers
 from torch import Tensor
 
 from minitrans.cachecheck.cache_checks import LONG_LENGTH, MAX_DRAFT, MAX_LENGTH, chunk_deviation, extend_tokens
-from minitrans.cachecheck.hugging_face import HFModel, adapter_by_name
+from minitrans.cachecheck.hugging_face import HFModel, is_architecture
 from minitrans.cachecheck.measurement import MIN_FAULT, NotOfferedError, Report, dtype_tolerance, to_str
 from minitrans.cachecheck.protocol import ModelAndTokens
 from minitrans.cachecheck.runner import cases_by_dtype
@@ -100,7 +99,7 @@ def candidate_programs(
     """The programs that may show why these checks fail, the likeliest first; deviations up to a limit are ignored."""
     hf_model, auto, dtype = model.model, model.auto_class.__name__, str(case.model.dtype)
     made = f"model = transformers.{auto}.from_pretrained({name!r}, dtype={dtype}).eval()"
-    if name in adapter_by_name() and not Path(name).is_dir():
+    if is_architecture(name):
         default = type(hf_model.config)().to_dict()
         own = {key: value for key, value in hf_model.config.to_diff_dict().items() if value != default.get(key)}
         settings = {key: value for key, value in own.items() if key not in ("architectures", "dtype")}

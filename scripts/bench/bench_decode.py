@@ -281,8 +281,8 @@ def compare_contenders(settings: Settings, folder: Path, result: dict[str, Any],
         model = bundle.model
         encoded = bundle.tokenizer.encode_batch(read_lines(settings.source or ""))
         sources = [[*ids[: model.config.max_len - 1], model.config.eos_id] for ids in encoded if ids]
-    if not sources:
-        raise UserError(f"{settings.source} has no sentences; give a file of sentences with --source")
+        if not sources:
+            raise UserError(f"{settings.source} has no sentences; give a file of sentences with --source")
     sources = sources[: settings.sentences]
     missing = {one["name"] for one in result["left_out"]}
     decoders = {name: make(model, folder) for name, make in DECODER_BUILDERS.items() if name not in missing}

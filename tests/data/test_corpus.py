@@ -423,7 +423,8 @@ def test_the_cache_is_kept_in_cache_dir(corpus: DatasetDict, tmp_path: Path, mon
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "file" / "cache")
     assert pairs_of_split(load_corpus(data_config(tmp_path / "corpus", cache_dir=mine)), "more") == VALID
     for cache in ({}, {"cache_dir": str(tmp_path / "file")}):
-        with pytest.raises(UserError, match=r"cannot write .*Not a directory; set data\.cache_dir, or HF_DATASETS"):
+        advice = "set data.cache_dir, or HF_DATASETS_CACHE in the environment, to another folder"
+        with pytest.raises(UserError, match=rf"cannot write .*Not a directory; {advice}"):
             load_corpus(data_config(tmp_path / "corpus", **cache))
 
 

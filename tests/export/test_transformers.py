@@ -227,8 +227,9 @@ def test_an_export_that_deviates_is_refused(fault: str, tmp_path: Path, monkeypa
 def test_a_full_disk_is_reported(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = Mock(side_effect=SafetensorError("No space left on device"))
     monkeypatch.setattr("transformers.BlenderbotForConditionalGeneration.save_pretrained", full)
-    with pytest.raises(UserError, match=r"cannot write .*hf.*: No space left on device; make room, or name another"):
+    with pytest.raises(UserError, match=r"No space left on device; make room, or name another folder$") as refused:
         export(bundle, tmp_path / "hf")
+    assert str(refused.value).startswith(f"cannot write {tmp_path}")
     assert list(tmp_path.iterdir()) == []
 
 

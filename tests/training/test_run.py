@@ -62,7 +62,7 @@ def test_training_goes_on_if_its_log_cannot_be_written(error: OSError) -> None:
     assert console.quiet
 
 
-def test_samples_are_printed_as_they_are() -> None:
+def test_the_console_shows_codes_of_emoji_as_text() -> None:
     console = TrainingProgress(mock.Mock(), "").console
     console.file = io.StringIO()
     console.print(":heart: [red]", markup=False)
