@@ -90,7 +90,9 @@ def _library_or_reason(source: Path) -> ctypes.CDLL | str:
         return f"CXX is {command!r}, which is not a valid command ({error})"
     if not compiler:
         return "no C++ compiler was found; install one, such as g++"
-    parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, compiler, _cpu_features(), platform.libc_ver()]
+    program = os.path.realpath(shutil.which(compiler[0]) or "")  # of several called c++
+    parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, program, compiler, _cpu_features()]
+    parts.append(platform.libc_ver())
     name = f"{source.stem}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
     try:
         place = Path(os.environ.get("XDG_CACHE_HOME", ""))  # ignored, as its specification says, if it is relative
@@ -175,10 +177,10 @@ def _first_error(failed: subprocess.CalledProcessError) -> str:
 
 
 def _cpu_features() -> str:
-    """A description of the processor that differs wherever the meaning of -march=native does."""
+    """A description of the processor that differs, on Linux, wherever the meaning of -march=native does."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else [platform.machine()]
-    return next((line for line in lines if line.startswith(("flags", "Features"))), lines[0])
+    lines = info.read_text().splitlines() if info.is_file() else []
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 
 def check_token_ids(ids: Tensor, vocab_size: int) -> None:

@@ -75,7 +75,7 @@ def _neutral_modes() -> Iterator[None]:
     before = random.getstate(), str(numpy and numpy.get_state(legacy=False))  # of whichever generator it has
     cpu = nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")  # which doubles the time
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), cpu:
-        torch.manual_seed(1)
+        torch.default_generator.manual_seed(1)  # the CPU's alone
         try:
             yield
         except NotAdmittedError:
@@ -153,9 +153,9 @@ def paired_training_results(
     ways = []
     for own in (True, False):
         with torch.autocast("cpu", dtype, enabled=own and dtype == torch.bfloat16):
-            torch.manual_seed(2)
+            torch.default_generator.manual_seed(2)
             hidden = model.hidden_states(*ids)[real] if own else compiled.hidden_states(plan, *ids, real, dtype)[0]
-            torch.manual_seed(2)
+            torch.default_generator.manual_seed(2)
             loss = (plain.batch_loss(model, *batch) if own else compiled.batch_loss(plan, *batch, dtype)) / real.sum()
         gradients = torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
         ways.append((hidden.detach(), loss.detach()[None], gradients))

@@ -195,9 +195,9 @@ def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
 
     It takes texts that a `Reader` has read, with placeholders as pieces, and does nothing else that a `Reader` does.
 
-    It differs in three ways. It does not sort Unicode's newest combining marks among others on the same letter. In a
-    line of more than 2,000 characters, a letter keeps all its marks. And where pieces stand for bytes that are not
-    valid UTF-8, it decodes none of them.
+    It differs in four ways. It does not sort Unicode's newest combining marks among others on the same letter. In a
+    line of more than 2,000 characters, a letter keeps all its marks. It takes no lone surrogates. And where pieces
+    stand for bytes that are not valid UTF-8, it decodes none of them.
     """
     proto = ModelProto.FromString(tokenizer.proto)
     unk, eos = tokenizer.pieces[tokenizer.unk_id], tokenizer.pieces[tokenizer.eos_id]

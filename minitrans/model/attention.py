@@ -38,7 +38,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
     Args:
         scores: (..., Tq, Tk), a floating dtype; computed in at least float32.
-        mask: bool, broadcastable to (..., Tq, Tk), True = may attend; None lets every query see every key.
+        mask: bool, True = may attend; as many dimensions, broadcast to (..., Tq, Tk); with None, all may see all.
 
     Returns:
         (..., Tq, Tk), dtype of `scores`. Every row sums to 1, except that a row that may attend to nothing is all 0

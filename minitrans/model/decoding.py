@@ -235,7 +235,7 @@ def beam_search(
     finished: list[list[Hypothesis]] = [[] for _ in limits]
 
     def add_hypothesis(row: int, tokens: Tensor, n: int, log_prob: float) -> None:
-        if len(finished[row]) < beam and log_prob > -torch.inf:
+        if len(finished[row]) < beam and log_prob != -torch.inf:
             ids = [id_ for id_ in tokens[1 : n + 1].tolist() if id_ != config.eos_id]
             finished[row].append(Hypothesis(ids, log_prob, log_prob / n**length_penalty, n))
 

@@ -234,7 +234,7 @@ class Transformer(nn.Module):
             capacity: How many target tokens to make room for; `max_len` when None.
 
         Returns:
-            An empty cache for `step`. It is for inference only: no gradient flows through its buffers.
+            An empty cache for `step`. It is for inference only: call `step` under `torch.no_grad()`.
         """
         layers = cast(Iterable[DecoderLayer], self.decoder.layers)
         source = [KVCache(*layer.cross_attn.project(memory, 1, 3)) for layer in layers]

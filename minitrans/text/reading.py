@@ -38,12 +38,13 @@ TEXTING_ABBREVIATIONS = {
 }  # fmt: skip
 # English questions: a verb before its subject. More may stand between "what" or "how" and the verb, but not "a day it".
 _SUBJECTS = "i|you|u|he|she|it|we|they|this|that|these|those|there"
+_NO_THING = rf"{_SUBJECTS}|an?|the|matters|happens|happened"  # as in: what happened is sad
 _BE, _CAN = "is|are|r|was|were|does|did", "can|could|will|would|shall|should|has"
 _AUXILIARY = rf"(?:{_BE}|{_CAN}|ca|wo|do|am|have|may|must)(?:n'?t)?"
 _QUESTION = re.compile(
     r"(?:(?:excuse me|sorry|hi|hello|hey|ok|okay|and|but|well|please),? )*"
     rf"(?:(?:who|whose|which|what if|(?:what|how) about) \w|(?:what|where|who|when|how|why)'?(?:s|re) \w"
-    rf"|(?:when|where|why|(?:what|how)(?: (?!(?:{_SUBJECTS}|an?|the)\b)[\w']+){{0,3}}?) {_AUXILIARY} \w"
+    rf"|(?:when|where|why|(?:what|how)(?: (?!(?:{_NO_THING})\b)[\w']+){{0,3}}?) {_AUXILIARY} \w"
     rf"|(?:{_BE})(?:n'?t)? \w|(?:do|have)(?:n'?t)? (?:i|you|u|we|they)\b|may (?:i|we)\b"
     rf"|(?:{_CAN}|ca|wo)(?:n'?t)? (?:{_SUBJECTS}|the|my|your|his|her|our|their|any\w*|every\w*)\b"
     rf"|.+, (?:{_AUXILIARY} (?:i|you|u|he|she|we|they)|\w+n'?t it)\b)[^.?!]*",
@@ -83,7 +84,7 @@ _NOT_AFTER_ABBREVIATION = "".join(
 )
 _SENTENCE_BREAK = (
     rf"(?:(?<=(?:[^\s.?!]{{2}}| {_EMOJI}| (?-i:[ur]))\.)|(?<=[a-z] \d\.)|(?<=[^\s.][?!])){_NOT_AFTER_ABBREVIATION}"
-    rf"(?!(?<=\bno\.) [#(]?\w*\d|(?<=\.) \d[\d,.:/]*[.!?]*$)[{_HIDDEN}]* "
+    rf"(?!(?<=\bno\.) [#(]?\w*\d|(?<=\.) \d[\d,.:/!?]*$)[{_HIDDEN}]* "
     rf"(?=(?:{_EMOJI} ?|[{_HIDDEN}¿¡(\[#$£¥\u20a0-\u20cf'‘’‚©®™ℹ㊗㊙])*[^\Wℹ])"
 )
 STOPS, QUESTION_MARKS = ".。।۔։።။", "?？؟;"  # of many scripts; Greek's question mark is a semicolon
@@ -106,7 +107,7 @@ _BOUNDARIES_BY_KIND = _LATIN_BOUNDARIES, _LATIN_BOUNDARIES, ("", ""), (r"(?<!\d)
 _ADDRESS = (
     r"[^\s@]+@\S*\w|(?:\w+://|www\.)\S*\w|(?:[\w-]+\.)+(?:com|org|net|edu|gov|info|io|cn|de|fr|jp|uk)\b(?:/\S*\w)?"
 )
-_MISSING_SPACE_AFTER_END = re.compile(rf"({_ADDRESS})|(?<=[^\W\d_]{{2}}[?!])(?=[^\W\d_])")  # Hello!How
+_MISSING_SPACE_AFTER_END = re.compile(rf"({_ADDRESS})|(?<=[^\W\d_]{{2}}[?!])(?=[^\W\d_](?!\w*=))")  # Hello!How
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:[.:/-]\d+)*"
 # Vowel signs and other marks on letters, and the joiners in Persian words: none of them is a letter for `re`.
 # Beyond U+FFFF, those of Chakma and Adlam.
@@ -259,7 +260,7 @@ class Reader:
         text, before, after = clean(sentence), "", ""
         is_plain = self.plain and len(text) <= LONG_LINE_LENGTH
         if is_plain:
-            before, text, after = _split_surroundings(text)
+            before, text, after = _split_surroundings(text, self._english)
         elif not any(map(str.isalnum, text)):
             before, text = text, ""
         text, ends_to_strip = self.normalize_punctuation(text), STOPS if after.strip()[:1] in (*".…",) else ""
@@ -279,7 +280,9 @@ class Reader:
 
     def postprocess(self, text: str, kept: KeptParts) -> str:
         """Put back what `preprocess` kept."""
-        text = _PLACEHOLDER.sub(lambda place: kept.placeholder_values.get(place[0], ""), text)
+        text = _PLACEHOLDER.sub(
+            lambda place: kept.placeholder_values.get(place[0], "" if self.uses_placeholders else place[0]), text
+        )
         return kept.before + strip_end_marks(text, kept.ends_to_strip) + kept.after
 
     def preprocess_pairs(self, sources: Iterable[str], targets: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -438,8 +441,11 @@ def _replace_names(run: str, set_aside: Callable[[str, list[tuple[str, int]]], s
     return " ".join(out)
 
 
-def _split_surroundings(line: str) -> tuple[str, str, str]:
-    """A clean line in three parts: what comes before the sentence, the sentence, and what comes after it."""
+def _split_surroundings(line: str, english: bool) -> tuple[str, str, str]:
+    """A clean line in three parts: what comes before the sentence, the sentence, and what comes after it.
+
+    Only in English does 3. stand for an item of a list alone.
+    """
     before = after = ""
     if not line.isascii() and any(map(str.isalnum, line)):
         line = line.translate(_DELETE_HIDDEN).strip()
@@ -448,6 +454,7 @@ def _split_surroundings(line: str) -> tuple[str, str, str]:
         if line[:2].isalpha() and (line[-1].isalnum() or (line[-1] in ".?!" and line[-2].isalnum())):
             return before, line, after  # as in most lines
         lead = _LEADING_BULLET_OR_EMOJI.match(line)[0]  # type: ignore[index]  # it may be empty, and always matches
+        lead = "" if lead.endswith(". ") and not english else lead
         tail = _TRAILING_EMOJI_OR_DOTS.match(line[len(lead) :][::-1])[0][::-1]  # type: ignore[index]
         if not (lead or tail) and _QUOTED.fullmatch(line):
             lead, tail = line[0], line[-1]

@@ -8,7 +8,10 @@ from minitrans.text.lines import base_language
 from minitrans.text.reading import LONG_LINE_LENGTH, clean
 
 # Where the library mistakes a word for an abbreviation, such as me for Maine; but quotations and no. A4 stay whole.
-_AFTER_WORD = r'(?im)["“„][^"“”„\n]*["“”]|(\b(?:no|art|fed|id|me|ok|te|ill|may|mai|bien{})\. )(?=[^\W\d]+\b)'
+_AFTER_WORD = (
+    r'(?im)["“„][^"“”„\n]*["“”]|(\b(?:no|art|fed|id|me|ok|te|ill|may|mai|bien{})\. )'
+    r"(?=(?!(?-i:[IVXLC]{{2,}}|[VX])\b)[^\W\d]+\b)"  # but Art. IV
+)
 _ENGLISH_SHORT_FORMS = r"|(?-i:u|r|plz|btw|min(?=\. [A-Z]))"
 
 

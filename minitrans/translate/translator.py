@@ -369,7 +369,8 @@ def _tokenize_sentence(reader: Reader, bundle: Bundle, sentence: str) -> tuple[i
     return len(ids), (cut if ids else [], kept)
 
 
-_MINUS_SIGN = re.compile(r"""(?<![^\s("'])[-−–](?=[$€£¥]?\d)""")
+_MINUS = re.compile("(?i)[-−–－负負]|零下|氷点下|マイナス|영하|minus|moins|meno|минус")
+_MINUS_SIGN = re.compile(r"""(?<![^\s("'])[-−–－](?=[$€£¥]?\d)""")
 
 
 def has_changed_numbers(line: str, translation: str) -> bool:
@@ -380,7 +381,7 @@ def has_changed_numbers(line: str, translation: str) -> bool:
     """
     separators = ",.", ",.'’\\s"
     given = {number for each in separators for number in _whole_numbers(translation, each)}
-    lost_minus = _MINUS_SIGN.search(line) and not re.search("(?i)[-−–负負]|零下|minus", translation)
+    lost_minus = _MINUS_SIGN.search(line) and not _MINUS.search(translation)
     return bool(given) and bool(lost_minus or not any(_whole_numbers(line, each) <= given for each in separators))
 
 

@@ -108,10 +108,12 @@ def load(source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
 
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").is_file(), reason="this system reports its processor in another way")
-def test_the_processor_is_identified_by_its_features() -> None:
+def test_the_processor_is_identified_by_its_features(monkeypatch: pytest.MonkeyPatch) -> None:
     name, _, abilities = library._cpu_features().partition(":")
     assert name.strip() in ("flags", "Features")
     assert {"avx2", "sse2", "asimd"} & set(abilities.split())
+    monkeypatch.setattr(Path, "read_text", lambda _: "")
+    assert library._cpu_features() == platform.machine()
 
 
 def test_each_source_is_compiled_once_and_again_for_a_new_header_processor_or_flag(
@@ -149,11 +151,12 @@ def test_a_damaged_library_is_compiled_anew(load: Load) -> None:
     assert load() == (path, False)
 
 
+@pytest.mark.parametrize("differs", ["platform.libc_ver", "os.path.realpath"])  # the second, of several called c++
 def test_systems_that_share_a_home_have_separate_libraries(
-    load: Load, source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    differs: str, load: Load, source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load()
-    monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.17"))
+    monkeypatch.setattr(differs, lambda *_: "another")
     library._library_or_reason.cache_clear()
     assert library.load_library(source, {}).usable()
     assert len(list(cache.glob("source-*"))) == 2

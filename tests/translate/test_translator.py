@@ -411,6 +411,8 @@ def test_a_line_of_a_megabyte_is_cut_quickly(translator: Translator, caplog: pyt
         ("1'250 of 10 000", "1,250 of 10,000", False),
         ("It's -5 degrees.", "5度。", True),
         ("It's −5°C.", "零下5°C。", False),
+        ("It is -5 degrees.", "Il fait moins 5 degrés.", False),
+        ("－5 度", "5 degrees", True),
         ("a profit of -$5", "利润为-5美元", False),
         ("pages 5-10", "5到10页", False),
     ],

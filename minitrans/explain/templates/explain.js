@@ -112,13 +112,14 @@ function drawGrowing() {
   y -= 6;
   parts.push(text(0, y, `The ${likeliest.length} likeliest next pieces`, { class: "title" }));
   const pieces = likeliest.map(([piece]) => short(label(piece)));
+  const taken = likeliest.findIndex(([piece]) => piece === target[step + 1]); // the first: a number may look like a copy
   const left = widest(pieces) + 10, scale = Math.max(40, room - left - 110);
-  likeliest.forEach(([piece, logP], i) => {
+  likeliest.forEach(([, logP], i) => {
     const p = Math.exp(logP);
     y += 24;
     parts.push(text(0, y, pieces[i], { class: "piece" }));
     parts.push(svg("rect", { x: left, y: y - 11, width: Math.max(1, p * scale), height: 14, class: "bar" }));
-    const note = piece === target[step + 1] ? " ✓ taken" : "";
+    const note = i === taken ? " ✓ taken" : "";
     parts.push(text(left + p * scale + 6, y, percent(p) + note, { "font-weight": note ? 600 : 400 }));
   });
   picture("growing", `Step ${step + 1}: ${next} taken`, { width: room, height: y + 10 }, ...parts);
