@@ -119,6 +119,7 @@ def tiny_flags(data: Path, max_steps: int = 200) -> list[str]:
         "training.ema_decay": 0.9,
         "training.checkpoint_every": 7,
         "training.precision": "fp32",  # on every machine
+        "trainer.accelerator": "cpu",
         "trainer.max_steps": max_steps,
         "trainer.val_check_interval": 20,
         "trainer.check_val_every_n_epoch": "null",

@@ -148,7 +148,7 @@ def test_unsure_texts_are_reported_one_by_one_and_counted_for_a_file(
 
 def test_the_scores_flag_prints_scores_and_unsure_marks(tiny_run: Path) -> None:
     lines = [*(tiny_run.parent / "test.en").read_text(encoding="utf-8").splitlines(), "", "I love xyzzy."]
-    translations = Translator.load(tiny_run).translations(lines, 2)
+    translations = Translator.load(tiny_run, compiled="auto").translations(lines, 2)
     assert {t.unsure for t in translations} == {False, True}
     translate = "translate", tiny_run, "--beam", "2"
     want = [f"{t.score:.4f}\t{'unsure' if t.unsure else ''}\t{t.text}" for t in translations]

@@ -122,6 +122,7 @@ def test_make_trains_unless_the_model_is_newer_than_settings_and_corpus(
 def test_make_says_what_to_do_in_a_folder_that_was_moved(tmp_path: Path) -> None:
     names = ("pyproject.toml", "constraints.txt", ".venv/bin/pip", ".venv/ready")
     write_files(tmp_path, dict.fromkeys(names, "#!/gone/.venv/bin/python\n"))
+    (tmp_path / ".venv/bin/pip").chmod(0o700)
     done = run_make(tmp_path, "-s", "test")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("the programs in .venv do not run (another folder, or another Python?); rm -r .venv")

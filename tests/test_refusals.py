@@ -239,7 +239,10 @@ BAD_FLAGS = [
     ("--model.n_layers 1000000", "parameters take "),
     ("--tokenizer.vocab_size 1000000000", "parameters take "),
     ("--model.max_len 65536 --model.d_model 512", "model.max_len is 65536, and model.d_model 512; their product must"),
-    ("--trainer.devices 99999", f"trainer.devices is 99999; this machine has {N_CORES} cores"),
+    (
+        "--trainer.devices 99999 --trainer.accelerator cpu",
+        f"trainer.devices is 99999; this machine has {N_CORES} cores",
+    ),
     ("--trainer.devices \"'99999999999'\"", "trainer: "),
     (f"--trainer.devices {'9' * 5000}", "trainer.devices is 9999 ... ; this machine has"),
     ("--trainer.devices 0", "trainer: "),

@@ -253,7 +253,7 @@ for missing in sys.argv[1:]:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
 """
     words = {"transformers": "is not installed"} | dict.fromkeys(["huggingface_hub", "regex"], "cannot be imported: ")
-    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-Wignore", "-c", program, *words], capture_output=True, text=True)
     for line, (missing, said) in zip(done.stderr.splitlines(), words.items(), strict=True):
         assert line.startswith(f"minitrans: error: transformers {said}")
         assert missing in line

@@ -36,8 +36,8 @@ def test_no_compiler_warns(compiler: list[str], processor: str) -> None:
     if not shutil.which(compiler[0]):
         pytest.skip(f"{compiler[0]} is not installed")
     command = [*compiler, "-std=c++17", "-fopenmp", f"-march={processor}", *WARNING_FLAGS, "-fsyntax-only"]
-    if compiler != CXX_COMMAND and subprocess.run([*command, "-xc++", "-include", "omp.h", os.devnull]).returncode:
-        pytest.skip(f"{compiler[0]} has no omp.h")
+    if subprocess.run([*command, "-xc++", "-include", "omp.h", os.devnull]).returncode:
+        pytest.skip(f"{compiler[0]} has no omp.h, or does not know {processor}")
     ended = subprocess.run([*command, training.CPP_PATH, stepper.CPP_PATH], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -217,6 +218,7 @@ for place, name, seconds in (starting, working, working):
 """
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="its processes are spawned, without the patches")
 def test_a_signal_ends_all_processes_that_tokenize(corpus: Path, tmp_path: Path) -> None:
     flags = run_flags(corpus, tmp_path / "run", "--data.cache_dir", str(tmp_path))
     process = spawn("-c", TOKENIZING_PROGRAM, "train", *flags)
@@ -332,7 +334,7 @@ def test_a_run_is_not_resumed_on_other_text(tiny_run: Path, corpus: Path, tmp_pa
     config = tmp_path / "run/config.yaml"
     config.write_text(config.read_text().replace(str(corpus), str(tmp_path)))
     for name in ("train.en", "train.zh"):
-        (tmp_path / name).write_text((corpus / name).read_text().partition("\n")[2])
+        (tmp_path / name).write_text((corpus / name).read_text(encoding="utf-8").partition("\n")[2], encoding="utf-8")
     flags = run_flags(tmp_path, tmp_path / "run", "--resume", max_steps=200)
     said = (
         f"train or valid of {tmp_path} is not the text that {tmp_path}/run/checkpoints/step-200.ckpt was trained on; "

@@ -306,7 +306,7 @@ def test_two_devices_train_each_model_and_one_process_does_the_rest(sixty_pair_c
     assert (tmp_path / "run/model.json").is_file()
 
 
-@pytest.mark.parametrize("variables", [{"TORCHELASTIC_RUN_ID": "1"}, {"SLURM_NTASKS": "2"}])
+@pytest.mark.parametrize("variables", [{"TORCHELASTIC_RUN_ID": "1"}, {"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "a"}])
 def test_processes_of_another_launcher_are_refused(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """All but the first process end with each training, and the launcher would not start them again."""
     for name, value in variables.items():

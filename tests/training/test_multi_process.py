@@ -83,7 +83,9 @@ def test_several_processes_train_as_one_with_the_same_global_batches(
     assert (several / "words.txt").read_bytes() == (one / "words.txt").read_bytes()
     # Only the first process writes.
     assert {path.name for path in several.iterdir()} == {path.name for path in one.iterdir()}
-    assert (several / "README.md").read_text() == (one / "README.md").read_text().replace(str(one), str(several))
+    assert (several / "README.md").read_text("utf-8") == (one / "README.md").read_text("utf-8").replace(
+        str(one), str(several)
+    )
     assert out.count("run folder: ") == out.count("valid: ") == 1
     n_left_out = 0 if read else 1  # a stream reports only its first buffer, which has no pair that is too long
     counts = [err.count(text) for text in ("left out", "precision: fp32", "val loss")]

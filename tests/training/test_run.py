@@ -90,7 +90,7 @@ def test_the_card_states_the_scores_that_evaluate_finds(tiny_run: Path, corpus: 
     flags = ["--source", str(corpus / "test.en"), "--reference", str(corpus / "test.zh")]
     assert cli.main(["evaluate", str(tiny_run), *flags]) == 0
     bleu, chrf, exact = re.findall(r"(?:BLEU|chrF|exact match) (\d+\.\d+)", capsys.readouterr().out)
-    card = (tiny_run / "README.md").read_text()
+    card = (tiny_run / "README.md").read_text(encoding="utf-8")
     assert f"| test | 15 | {bleu} | {chrf} | {exact}% |" in card
     assert ("sources in lower case" in card) == load_bundle(tiny_run).tokenizer.reader.plain
 

@@ -121,5 +121,5 @@ def assert_same_run(one: Path, other: Path) -> None:
     """Assert that two finished runs hold the same files, except for the names of the runs."""
     for name in ("model.safetensors", "metrics.csv", "tokenizer.model", "model.json", "words.txt"):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
-    cards = [re.sub(r"minitrans translate \S+", "", (run / "README.md").read_text()) for run in (one, other)]
+    cards = [re.sub(r"minitrans translate \S+", "", (run / "README.md").read_text("utf-8")) for run in (one, other)]
     assert cards[0] == cards[1]
