@@ -80,7 +80,7 @@ def make_mutants(file: str, source: str) -> Iterator[Mutant]:
         before, after = source[first : source.find("\n", end)], mutated[first : mutated.find("\n", start + len(other))]
         line, before, after = source.count("\n", 0, start) + 1, " ".join(before.split()), " ".join(after.split())
         why = EQUIVALENT_MUTANTS.get(file, {}).get(after, "")
-        yield Mutant(f"{COMPILED_DIR / file}", range(line, line + 1), file, before, after, mutated, why)
+        yield Mutant(f"{COMPILED_DIR / file}", range(line, line + 1), before, after, mutated, why)
 
 
 def copy_package(folder: Path, mutant: Mutant | None = None) -> Path:
@@ -142,10 +142,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if len(survivors) + len(killed) == arguments.sample:
             break
         with tempfile.TemporaryDirectory() as name:
-            compiled = compile_to_object_bytes(copy_package(Path(name), mutant), mutant.scope)
+            changed = Path(mutant.path).name
+            compiled = compile_to_object_bytes(copy_package(Path(name), mutant), changed)
             if compiled is None or compiled.items() <= originals.items():
                 continue
-            (survivors if tests_pass(Path(name), mutant.scope) else killed).append(mutant)
+            (survivors if tests_pass(Path(name), changed) else killed).append(mutant)
         print(f"\r{len(survivors) + len(killed)} of {arguments.sample}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return report_survivors_and_scores(survivors, killed)

@@ -94,216 +94,85 @@ def without_one(items: Sequence[Item]) -> Iterator[list[Item]]:
         yield [*items[:i], *items[i + 1 :]]
 
 
-# Mutants that do what the original does, so that no test can notice them: function, changed statement, reason.
+# Mutants that do what the original does, so that no test can notice them: module, changed statement, reason. Where the
+# module has another mutant with that statement, the original stands before it.
 EQUIVALENT_MUTANTS = {
-    "model.masks.causal_mask": {
+    "model.masks": {
         "return (k_pos <= q_pos[:, None])[None, None]":
             "the new first axis of size 1 is what broadcasting adds by itself",
-    },
-    "model.masks.check_mask": {
         "if mask.dim() != len(scores_shape) or any((m not in (s, 1) for m, s in zip(mask.shape, scores_shape, "
         "strict=True))):":
             "membership does not depend on order",
     },
-    "model.cache.KVCache.empty_buffers": {
-        f"return KVCache(*(x.new_empty(*x.shape[:2], n, x.size(3)) for x in ({two})))":
-            "they have one shape and dtype"
-        for two in ("self.v, self.k", "self.v, self.v", "self.k, self.k")
-    },
-    "model.cache.KVCache.update": {
+    "model.cache": {
+        **{f"return KVCache(*(x.new_empty(*x.shape[:2], n, x.size(3)) for x in ({two})))":
+            "they have one shape and dtype" for two in ("self.v, self.k", "self.v, self.v", "self.k, self.k")
+        },
         "end = offset + v.size(2)": "there is a value for each key",
-    },
-    "model.cache.KVCache.select_rows": {
         "for name, buffer in (('v', self.v), ('k', self.k)):": "each is selected by itself",
-    },
-    "model.cache.DecoderCache.select_rows": {
         "layer.source.select_rows(rows, layer.source.v.size(2))": "there is a value for each key",
     },
     "model.dropout": {
         "_GOLDEN, _MIX_1, _MIX_2 = (c for c in (11400714819323198485, 13787848793156543929, 10723151780598845931))":
             "what does not fit into 64 bits is cut to them",
-    },
-    "model.dropout.random_bytes": {
-        f"z = torch.arange(1, {end}, device=device).mul_(_GOLDEN).add_(seed)": "more numbers than are used"
-        for end in ("(n + 7) * 8 + 1", "(n + 7) // 7 + 1", "(n + 8) // 8 + 1", "n + 7 + 1", "(n + 7) // 8 + 2")
-    },
-    "model.dropout.dropout": {
+        **{f"z = torch.arange(1, {end}, device=device).mul_(_GOLDEN).add_(seed)": "more numbers than are used"
+            for end in ("(n + 7) * 8 + 1", "(n + 7) // 7 + 1", "(n + 8) // 8 + 1", "n + 7 + 1", "(n + 7) // 8 + 2")
+        },
         "if not training or dropped <= 0:": "a probability is not negative",
     },
-    "model.attention.attention_scores": {
+    "model.attention": {
         "return q @ k.transpose(-2, -1) / math.sqrt(k.size(-1))":
             "queries and keys have the same size, or there is no product",
-    },
-    "model.attention.masked_softmax": {
         "return torch.softmax(filled, dim=-1, dtype=dtype).masked_fill(~mask, 0.0).to(filled.dtype)":
             "filling keeps the dtype",
-    },
-    "model.attention.MultiHeadAttention.forward": {
         "q, k, v = self.project(key, 0, 3)": "the three are one there",
         "q, k, v = self.project(value, 0, 3)": "the three are one there",
-    },
-    "model.attention.MultiHeadAttention.project": {
         "return heads.permute(2, 0, 3, 1, 4)":
             "unpacking or indexing a tensor takes it apart along dimension 0 as unbind does",
     },
-    "model.layers.sinusoidal_positions": {
+    "model.layers": {
         "position = torch.arange(max_len, device='cpu')[:, None]":
             "the product with a float64 tensor is computed in float64, exactly the same",
         "position = torch.arange(max_len, dtype=torch.float32, device='cpu')[:, None]":
             "float32 is exact for every position below 2**24, and no table is that long",
         "table[:, ::2] = angle.sin()": "0 is where a slice begins by default",
-    },
-    "model.layers.FeedForward.__init__": {
         "for linear in (self.w_2, self.w_1):": "independent random draws in another order have the same distribution",
     },
-    "model.transformer.TransformerConfig.__post_init__": {
+    "model.transformer": {
         "if self.d_head is not None and self.head_size < 1:": "head_size is d_head where that is given",
-    },
-    "model.transformer.Encoder.__init__": {
         "sizes = (c.d_model, c.n_heads, c.d_head, c.d_ff, c.dropout, c.attention_dropout)":
             "None makes the attention compute the same head size by itself",
-    },
-    "model.transformer.Decoder.__init__": {
-        "sizes = (c.d_model, c.n_heads, c.d_head, c.d_ff, c.dropout, c.attention_dropout)":
-            "None makes the attention compute the same head size by itself",
-    },
-    "model.transformer.Decoder.forward": {
         "pasts = [0] * len(self.layers) if cache is None else cache.layers": "a layer asks whether it is true",
-    },
-    "model.transformer.Transformer.__init__": {
         "for table in (self.tgt_embedding, self.src_embedding, self.output):":
             "independent random draws in another order have the same distribution",
         "for table in (self.src_embedding, self.output, self.tgt_embedding):":
             "independent random draws in another order have the same distribution",
-    },
-    "model.transformer.Transformer._reset_positions": {
         "weight = self.src_embedding.weight": "all weights of a model have one dtype and one device",
         "weight = self.tgt_embedding.weight": "all weights of a model have one dtype and one device",
-    },
-    "translate.backend._try_compiled": {
-        "if mode >= 'require':": "off never gets there, and auto comes before it",
-    },
-    "compiled.library": {
-        **{f"CXX_FLAGS = {['-std=c++17', *flags]}": "as correct, only slower" for flags in without_one(
-            ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"]
-        )},
-        **{f"CXX_FLAGS += {flags}": "as correct, only slower" for flags in (
-            "['-mcpu=native']",
-            "['-march=native'] if platform.machine() == 'x86_64' else ['-mcpu=native']",
-            "['-mprefer-vector-width=512'] if platform.machine() == 'x86_64' else ['-mcpu=native']",
-        )},
-    },
-    "compiled.library._library_or_reason": {
-        "compiler = shlex.split(command) or list(filter(shutil.which, ('c++', 'clang++', 'g++')))[:1]":
-            "c++ is one of them",
-        **{f"parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, {rest}]":
-            "any key made of the same parts will do" for rest in (
-            "_cpu_features(), compiler, platform.libc_ver()",
-            "compiler, platform.libc_ver(), _cpu_features()",
-        )},
-        "library = ctypes.CDLL(path)": "CDLL takes paths too",
-    },
-    "compiled.library._compile": {
-        "with tempfile.TemporaryDirectory(prefix='compiling-') as folder:": "there is one file system here",
-        "subprocess.run([*command, '-o', made], check=True, capture_output=True, encoding='utf-8', errors='replace', "
-        "env=os.environ | {'LC_ALL': 'C'})": "subprocess takes paths too",
-    },
-    "compiled.library._cpu_features": {
-        "lines = info.read_text().splitlines() if info else [platform.machine()]": "the file is there on Linux",
-        "return next((line for line in lines if line.startswith(('Features', 'flags'))), lines[0])":
-            "no file has both",
-    },
-    "compiled.probe._small_model": {
-        "parameter.add_(torch.randn_like(parameter), alpha=0.05)": "any random numbers will do",
-    },
-    "compiled.probe.paired_training_results": {
-        "with torch.autocast('cpu', enabled=own and dtype == torch.bfloat16):": "that is autocast's dtype",
-        "yield from zip(names, other_gradients, gradients, strict=True)": "a difference has no direction",
-    },
-    "compiled.probe._neutral_modes": {
-        "torch.manual_seed(0)": "any random numbers will do",
-    },
-    "compiled.training._draw_dropout": {
-        "return _Dropout(draw_seed() if dropped else -1, dropped)": "where nothing is dropped no seed is used",
-        "return _Dropout(draw_seed() if dropped else 1, dropped)": "where nothing is dropped no seed is used",
     },
     "model.loss": {
         "CHUNK_ROWS = 513": "any number of rows gives the same sums",
         "CHUNK_ROWS = 511": "any number of rows gives the same sums",
-    },
-    "model.loss.linear_cross_entropy": {
         "real = (tgt_out != pad_id).flatten().nonzero()[:, -1]": "the only element is the first and the last",
         "losses = [checkpoint(loss_of, *chunk, use_reentrant=False) for chunk in chunks]": "it draws no random numbers",
         "losses = [checkpoint(loss_of, *chunk, use_reentrant=False, preserve_rng_state=True) for chunk in chunks]":
             "it draws no random numbers",
     },
-    "compiled.stepper._Sizes": {
-        f"_fields_ = [(name, c_int64) for name in {tuple(names)}]": "the library knows them by their places"
-        for names in neighbour_swaps(["D", "H", "Dh", "F", "L", "V", "pad", "bos"])
-    },
-    "compiled.stepper._KVBlockPointer": {
-        "_fields_ = [('rows', c_int64), ('data', c_void_p)]": "integers and pointers are as long as each other",
-    },
-    "compiled.stepper": {
-        ("_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {'make': (c_void_p, [_Sizes, _Model]), 'free': (None, "
-         "[c_void_p]), 'encode': (c_bool, [c_void_p, c_void_p, c_void_p, c_int64, c_void_p]), 'step': (c_bool, [*["
-         "c_void_p] * 2, *[c_int64] * 3, *[c_void_p] * 4, _KVBlockPointer, c_int64, c_void_p, c_void_p])}").replace(
-            before, after): "integers and pointers are passed alike"
-        for before, after in (
-            ("c_int64, c_void_p]), 'step'", "c_void_p, c_int64]), 'step'"),
-            ("c_void_p, c_int64, c_void_p]), 'step'", "c_int64, c_void_p, c_void_p]), 'step'"),
-            ("*[c_void_p] * 2, *[c_int64] * 3", "*[c_int64] * 3, *[c_void_p] * 2"),
-            ("*[c_int64] * 3, *[c_void_p] * 4", "*[c_void_p] * 4, *[c_int64] * 3"),
-            ("_KVBlockPointer, c_int64, c_void_p", "_KVBlockPointer, c_void_p, c_int64"),
-        )
-    },
-    "compiled.stepper.CompiledStepper.__init__.pointer": {
-        "key = tensor": "a matrix that has several names is one tensor",
-        "copies[key] = tensor.to(self._computed, copy=True)": "nobody asks for a gradient",
-    },
-    "compiled.stepper.CompiledStepper.begin": {
-        "cross = torch.empty(c.n_layers, len(tokens), 3 * c.n_heads * c.head_size, dtype=self.dtype, device='cpu')":
-            "more room than is used",
-    },
-    "compiled.library.call_function": {
-        "assert (a.is_contiguous() for a in arguments if isinstance(a, Tensor))": "all that gets here is contiguous",
-        "assert all((a.is_contiguous() for a in () if isinstance(a, Tensor)))": "all that gets here is contiguous",
-    },
-    "model.decoding.CachedStepper.next_tokens": {
+    "model.decoding": {
         "return likeliest_tokens(self.model.step(tokens[:, None], state)[:, -0], n, self.config)":
             "the only element is the first and the last",
-    },
-    "model.decoding.suppress_pad_bos": {
         "logits[..., [config.bos_id, config.pad_id]] = -torch.inf": "both columns get the same value",
-    },
-    "model.decoding.greedy_token_ids": {
         "return suppress_pad_bos(logits, config).argmax(1)": "dimension 1 of two is the last",
-    },
-    "model.decoding.token_log_probs": {
         "return log_p.gather(-1, ids[..., None])[..., -1]": "the only element is the first and the last",
-    },
-    "model.decoding.likeliest_tokens": {
         "log_p = suppress_pad_bos(F.log_softmax(logits, dim=1, dtype=dtype), config)": "dimension 1 of two is the last",
-    },
-    "model.decoding.greedy_decode": {
         "rows = range(len(limits))": "it is read alone, and replaced as a whole",
         "tokens = ids[:, -1]": "the only element is the first and the last",
         "log_p, ids = stepper.next_tokens(tokens, cache, 2)": "the likeliest of two is the likeliest",
         "for i, (row, id_, p) in enumerate(zip(rows, tokens.tolist(), log_p[:, -1].tolist(), strict=True)):":
             "the only element is the first and the last",
-    },
-    "model.sampling.sample": {
-        "choices = zip(draws, ids, log_p.exp().tolist(), strict=True)": "numbers in tensors of their own serve as well",
-        "choices = zip(draws, ids.tolist(), log_p.exp(), strict=True)": "numbers in tensors of their own serve as well",
-        "tokens = tokens.new_tensor([draw.choices(row, weights)[-1] for draw, row, weights in choices])":
-            "the only element is the first and the last",
-        "going = (going - 1).masked_fill(tokens == config.eos_id, -1).clamp(min=0)": "the clamp makes it 0",
-    },
-    "model.decoding.beam_search": {
         "log_probs = torch.zeros(1, len(rows), device=src_ids.device)": "it is flattened before it is read",
         "log_probs = torch.zeros(len(rows), device=src_ids.device)": "it is flattened before it is read",
         "log_probs = torch.zeros(len(rows), 1)": "the tests have no device but the CPU",
-        "rows = range(len(limits))": "it is read alone, and replaced as a whole",
         "tokens = src_ids.new_full((len(rows), 1, 1 + longest), config.bos_id)": "what is not written is not read",
         "tokens = src_ids.new_full((len(rows), 1, 1 + longest), config.eos_id)": "what is not written is not read",
         "tokens = src_ids.new_full((len(rows), 1, 2 + longest), config.pad_id)": "what is not written is not read",
@@ -330,12 +199,76 @@ EQUIVALENT_MUTANTS = {
         "going_on = log_probs.masked_fill(ended, -torch.inf).sort(descending=True, stable=False)":
             "ties keep their order",
     },
-    "training.module.TranslationModule.setup": {
-        "if True:": "one process alone may draw other random numbers too",
-        "if n_processes() >= 1:": "one process alone may draw other random numbers too",
-        "torch.manual_seed(torch.randint(2 ** 62, (n_processes(),))[rank()])": "a number in a tensor is a seed as well",
+    "model.sampling": {
+        "choices = zip(draws, ids, log_p.exp().tolist(), strict=True)": "numbers in tensors of their own serve as well",
+        "choices = zip(draws, ids.tolist(), log_p.exp(), strict=True)": "numbers in tensors of their own serve as well",
+        "tokens = tokens.new_tensor([draw.choices(row, weights)[-1] for draw, row, weights in choices])":
+            "the only element is the first and the last",
+        "going = (going - 1).masked_fill(tokens == config.eos_id, -1).clamp(min=0)": "the clamp makes it 0",
     },
-    "training.module.TranslationModule.configure_optimizers": {
+    "translate.backend": {
+        "if mode >= 'require':": "off never gets there, and auto comes before it",
+    },
+    "compiled.probe": {
+        "parameter.add_(torch.randn_like(parameter), alpha=0.05)": "any random numbers will do",
+        "with torch.autocast('cpu', enabled=own and dtype == torch.bfloat16):": "that is autocast's dtype",
+        "yield from zip(names, other_gradients, gradients, strict=True)": "a difference has no direction",
+        "torch.manual_seed(0)": "any random numbers will do",
+    },
+    "compiled.training": {
+        "return _Dropout(draw_seed() if dropped else -1, dropped)": "where nothing is dropped no seed is used",
+        "return _Dropout(draw_seed() if dropped else 1, dropped)": "where nothing is dropped no seed is used",
+    },
+    "compiled.stepper": {
+        **{f"_fields_ = [(name, c_int64) for name in {tuple(names)}]": "the library knows them by their places"
+            for names in neighbour_swaps(["D", "H", "Dh", "F", "L", "V", "pad", "bos"])
+        },
+        "_fields_ = [('rows', c_int64), ('data', c_void_p)]": "integers and pointers are as long as each other",
+        **{("_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {'make': (c_void_p, [_Sizes, _Model]), 'free': (None, "
+            "[c_void_p]), 'encode': (c_bool, [c_void_p, c_void_p, c_void_p, c_int64, c_void_p]), 'step': (c_bool, [*["
+            "c_void_p] * 2, *[c_int64] * 3, *[c_void_p] * 4, _KVBlockPointer, c_int64, c_void_p, c_void_p])}").replace(
+            before, after): "integers and pointers are passed alike" for before, after in (
+            ("c_int64, c_void_p]), 'step'", "c_void_p, c_int64]), 'step'"),
+            ("c_void_p, c_int64, c_void_p]), 'step'", "c_int64, c_void_p, c_void_p]), 'step'"),
+            ("*[c_void_p] * 2, *[c_int64] * 3", "*[c_int64] * 3, *[c_void_p] * 2"),
+            ("*[c_int64] * 3, *[c_void_p] * 4", "*[c_void_p] * 4, *[c_int64] * 3"),
+            ("_KVBlockPointer, c_int64, c_void_p", "_KVBlockPointer, c_void_p, c_int64"),
+        )},
+        "key = tensor": "a matrix that has several names is one tensor",
+        "copies[key] = tensor.to(self._computed, copy=True)": "nobody asks for a gradient",
+        "cross = torch.empty(c.n_layers, len(tokens), 3 * c.n_heads * c.head_size, dtype=self.dtype, device='cpu')":
+            "more room than is used",
+    },
+    "compiled.library": {
+        **{f"CXX_FLAGS = {['-std=c++17', *flags]}": "as correct, only slower" for flags in without_one(
+            ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"]
+        )},
+        **{f"CXX_FLAGS += {flags}": "as correct, only slower" for flags in (
+            "['-mcpu=native']",
+            "['-march=native'] if platform.machine() == 'x86_64' else ['-mcpu=native']",
+            "['-mprefer-vector-width=512'] if platform.machine() == 'x86_64' else ['-mcpu=native']",
+        )},
+        "compiler = shlex.split(command) or list(filter(shutil.which, ('c++', 'clang++', 'g++')))[:1]":
+            "c++ is one of them",
+        **{f"parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, {rest}]":
+            "any key made of the same parts will do" for rest in (
+            "_cpu_features(), compiler, platform.libc_ver()",
+            "compiler, platform.libc_ver(), _cpu_features()",
+        )},
+        "library = ctypes.CDLL(path)": "CDLL takes paths too",
+        "with tempfile.TemporaryDirectory(prefix='compiling-') as folder:": "there is one file system here",
+        "subprocess.run([*command, '-o', made], check=True, capture_output=True, encoding='utf-8', errors='replace', "
+        "env=os.environ | {'LC_ALL': 'C'})": "subprocess takes paths too",
+        "lines = info.read_text().splitlines() if info else [platform.machine()]": "the file is there on Linux",
+        "return next((line for line in lines if line.startswith(('Features', 'flags'))), lines[0])":
+            "no file has both",
+        "assert (a.is_contiguous() for a in arguments if isinstance(a, Tensor))": "all that gets here is contiguous",
+        "assert all((a.is_contiguous() for a in () if isinstance(a, Tensor)))": "all that gets here is contiguous",
+    },
+    "training.module": {
+        "if n_processes() > 1:  ->  if True:": "one process alone may draw other random numbers too",
+        "if n_processes() > 1:  ->  if n_processes() >= 1:": "one process alone may draw other random numbers too",
+        "torch.manual_seed(torch.randint(2 ** 62, (n_processes(),))[rank()])": "a number in a tensor is a seed as well",
         "total_steps = self.trainer.estimated_stepping_batches": "only an infinite one is no integer",
     },
 }  # fmt: skip
@@ -372,7 +305,6 @@ class Mutant(NamedTuple):
 
     path: str  # below the root of the repository
     lines: range  # those of the changed statement, without the statements inside it
-    scope: str  # qualified name of the function or class that it is in; of C++ the file's name
     before: str  # the statement, or the line of C++
     after: str  # what it is changed to
     source: str  # the whole mutated file
@@ -392,7 +324,6 @@ class Site(NamedTuple):
     node: ast.AST
     replace_in_tree: Callable[[ast.AST], None]  # puts another node in its place
     statement: ast.stmt  # that the node is, or is a part of
-    scope: str  # qualified name of the function or class that it is in
     binding_counts: Counter[str]  # how often each name is bound there
 
 
@@ -528,19 +459,18 @@ def is_not_mutated(parent: ast.AST, field: str, child: object) -> bool:
     return field in ("annotation", "returns") or not isinstance(child, ast.AST)
 
 
-def sites(node: ast.AST, scope: str, names: Counter[str], statement: ast.stmt | None = None) -> Iterator[Site]:
+def sites(node: ast.AST, names: Counter[str], statement: ast.stmt | None = None) -> Iterator[Site]:
     """List the nodes below one that can be replaced."""
     for field, value in ast.iter_fields(node):
         for i, child in enumerate(value if isinstance(value, list) else [value]):
             if is_not_mutated(node, field, child):
                 continue
-            within = f"{scope}.{child.name}" if isinstance(child, ast.FunctionDef | ast.ClassDef) else scope
             known = names + count_bindings(child) if isinstance(child, ast.FunctionDef) else names
             around = child if isinstance(child, ast.stmt) else statement
             assert around is not None
             put = partial(value.__setitem__, i) if isinstance(value, list) else partial(setattr, node, field)
-            yield Site(child, put, around, within, known)
-            yield from sites(child, within, known, around)
+            yield Site(child, put, around, known)
+            yield from sites(child, known, around)
 
 
 def headline(statement: ast.AST) -> str:
@@ -564,7 +494,8 @@ def make_mutants(module: str, source: str) -> Iterator[Mutant]:
         if not isinstance(node, ast.ClassDef | ast.FunctionDef):
             imported += count_bindings(node)
     seen = {ast.unparse(tree)}
-    for site in sites(tree, module, imported):
+    equivalent = EQUIVALENT_MUTANTS.get(module, {})
+    for site in sites(tree, imported):
         before = headline(site.statement)
         for make in (mutate_expression, mutate_statement):
             for other in make(site.node, site.binding_counts):
@@ -573,11 +504,11 @@ def make_mutants(module: str, source: str) -> Iterator[Mutant]:
                 site.replace_in_tree(site.node)
                 if mutated not in seen:
                     seen.add(mutated)
-                    why = EQUIVALENT_MUTANTS.get(site.scope, {}).get(after, "")
+                    why = equivalent.get(after) or equivalent.get(f"{before}  ->  {after}", "")
                     if before == f"@staticmethod {after}":
                         why = "a function that is taken from its class is not bound"
                     lines = lines_of_statement(site.statement)
-                    yield Mutant(module_path(module), lines, site.scope, before, after, mutated, why)
+                    yield Mutant(module_path(module), lines, before, after, mutated, why)
 
 
 def sample_mutants(made: list[Mutant], n: int | None) -> list[Mutant]:
@@ -778,7 +709,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         n = arguments.sample or (None if module in MODEL_MODULES else SAMPLE_SIZE_PER_MODULE)
         mutated += sample_mutants([*make_mutants(module, source)], n)
         everywhere = range(1, 1 + source.count("\n"))
-        originals.append(Mutant(module_path(module), everywhere, "", "", "", ast.unparse(ast.parse(source))))
+        originals.append(Mutant(module_path(module), everywhere, "", "", ast.unparse(ast.parse(source))))
     if arguments.list:
         print(*mutated, sep="\n")
         return 0
