@@ -43,21 +43,15 @@ ROOT = Path(__file__).resolve().parents[2]
 MIN_SCORE = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside
 
 
-def qualify_modules(folder: str, names: str) -> list[str]:
-    """Names of modules, qualified by their folder."""
-    return [f"{folder}.{name}" for name in names.split()]
-
-
-MODEL_MODULES = qualify_modules("model", "masks cache dropout attention layers transformer loss decoding sampling")
-OTHER_MODULES = [
-    *qualify_modules("translate", "backend bundle translator"),
-    *qualify_modules("export", "ctranslate2 transformers"),
-    *qualify_modules("compiled", "plan probe training stepper library"),
-    *qualify_modules("training", "module checkpoints callbacks"),
-    *qualify_modules("data", "batching filters loader process_group"),
-    *qualify_modules("cachecheck", "measurement protocol cache_checks failure_patterns faults runner"),
-    *qualify_modules("server", "queue app"),
-]
+MODULES = [
+    "model.masks", "model.cache", "model.dropout", "model.attention", "model.layers", "model.transformer", "model.loss",
+    "model.decoding", "model.sampling", "translate.backend", "translate.bundle", "translate.translator",
+    "export.ctranslate2", "export.transformers", "compiled.plan", "compiled.probe", "compiled.training",
+    "compiled.stepper", "compiled.library", "training.module", "training.checkpoints", "training.callbacks",
+    "data.batching", "data.filters", "data.loader", "data.process_group", "cachecheck.measurement",
+    "cachecheck.protocol", "cachecheck.cache_checks", "cachecheck.failure_patterns", "cachecheck.faults",
+    "cachecheck.runner", "server.queue", "server.app",
+]  # fmt: skip
 SAMPLE_SIZE_PER_MODULE = 40  # mutants of each module around the model
 VERIFY_TESTS_FILE = "test_verify_checks.py"  # the checks of `verify` as tests
 TEST_SECONDS_PER_MUTANT = 60  # seconds that all tests of a mutant may take together; the quickest ones come first
@@ -511,9 +505,9 @@ def make_mutants(module: str, source: str) -> Iterator[Mutant]:
                     yield Mutant(module_path(module), lines, before, after, mutated, why)
 
 
-def sample_mutants(made: list[Mutant], n: int | None) -> list[Mutant]:
-    """Take n of them in their order, the same every time; all if n is None, or more than there are."""
-    kept = random.Random(0).sample(range(len(made)), min(n, len(made))) if n is not None else range(len(made))
+def sample_mutants(made: list[Mutant], n: int) -> list[Mutant]:
+    """Take n of them in their order, the same every time; all if there are no more."""
+    kept = random.Random(0).sample(range(len(made)), min(n, len(made)))
     return [made[i] for i in sorted(kept)]
 
 
@@ -588,7 +582,7 @@ def test_paths(folder: str) -> list[str]:
 
 
 def record_tests(folder: str, modules: Sequence[str], results: Path) -> int:
-    """Run a folder's quick tests and write which of them execute the lines of some modules; return 0 if they pass."""
+    """Run a folder's quick tests, and note in a file which of them execute which line; return 0 if they pass."""
     executed = ExecutedLinesPlugin()
     executed.coverage.start()
     for module in modules:
@@ -596,7 +590,7 @@ def record_tests(folder: str, modules: Sequence[str], results: Path) -> int:
     failed = pytest.main([*PYTEST_OPTIONS, *test_paths(folder)], plugins=[executed])
     executed.coverage.stop()
     tests = {path: executed.tests_by_line(path) for path in map(module_path, modules)}
-    results.write_text(json.dumps([tests, executed.seconds]), encoding="utf-8")
+    (results / f"{folder}.json").write_text(json.dumps([tests, executed.seconds]), encoding="utf-8")
     return failed
 
 
@@ -645,13 +639,10 @@ def import_test_libraries(folders: Iterable[str]) -> None:
             del sys.modules[name]
 
 
-ItemAndWork = tuple[Item, Callable[[], int]]  # and what a child does for it
-
-
-def run_jobs(waiting: Iterable[ItemAndWork[Item]], jobs: int) -> Iterator[tuple[Item, bool]]:
-    """Fork a silent child for each item, some at a time; yield it and whether the work returned 0, as they end."""
+def run_jobs(items: Iterable[Item], work: Callable[[Item], int], jobs: int) -> Iterator[tuple[Item, bool]]:
+    """Fork a silent child for each item, some at a time; yield it and whether its work returned 0, as they end."""
     running: dict[int, Item] = {}
-    for item, work in waiting:
+    for item in items:
         if len(running) == jobs:
             yield wait_for_child(running)
         if pid := os.fork():
@@ -660,7 +651,7 @@ def run_jobs(waiting: Iterable[ItemAndWork[Item]], jobs: int) -> Iterator[tuple[
         try:
             for stream in (1, 2):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-            os._exit(work())
+            os._exit(work(item))
         finally:
             os._exit(1)
     while running:
@@ -692,22 +683,22 @@ def report_survivors_and_scores(survivors: Sequence[Mutant], killed: Sequence[Mu
 def main(argv: Sequence[str] | None = None) -> int:
     """Test the tests; return 0, 1 if they miss too much or `EQUIVALENT_MUTANTS` is wrong, or 2 if they fail anyway."""
     parser = argparse.ArgumentParser(description="Mutation testing.")
-    known = [*MODEL_MODULES, *OTHER_MODULES]
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"of {', '.join(known)}; default: all")
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"of {', '.join(MODULES)}; default: all")
     parser.add_argument(
         "--sample", type=positive_int, metavar="N", help=f"per module; default {SAMPLE_SIZE_PER_MODULE}, the model: all"
     )
     parser.add_argument("--jobs", type=positive_int, default=os.cpu_count(), metavar="N", help="mutants at a time")
     parser.add_argument("--list", action="store_true", help="list the mutants instead")
     arguments = parser.parse_args(argv)
-    modules = arguments.modules or known
-    if not set(modules) <= set(known):
-        parser.error(f"choose from {', '.join(known)}")
+    modules = arguments.modules or MODULES
+    if not set(modules) <= set(MODULES):
+        parser.error(f"choose from {', '.join(MODULES)}")
     mutated, originals = [], []
     for module in modules:
         source = (ROOT / module_path(module)).read_text(encoding="utf-8")
-        n = arguments.sample or (None if module in MODEL_MODULES else SAMPLE_SIZE_PER_MODULE)
-        mutated += sample_mutants([*make_mutants(module, source)], n)
+        made = [*make_mutants(module, source)]
+        n = arguments.sample or (len(made) if module.startswith("model.") else SAMPLE_SIZE_PER_MODULE)
+        mutated += sample_mutants(made, n)
         everywhere = range(1, 1 + source.count("\n"))
         originals.append(Mutant(module_path(module), everywhere, "", "", ast.unparse(ast.parse(source))))
     if arguments.list:
@@ -719,36 +710,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     folders = defaultdict[str, list[str]](list)
     for module in modules:
         folders[module.split(".")[0]].append(module)
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as name:
+        results = Path(name)
         import_test_libraries(folders)
         gc.freeze()  # what is imported so far need not be searched for garbage by each child
-        results = {folder: Path(made, f"{folder}.json") for folder in folders}
-        recorders = ((folder, partial(record_tests, folder, folders[folder], results[folder])) for folder in folders)
-        for folder, passed in run_jobs(recorders, arguments.jobs):
+
+        def record(folder: str) -> int:
+            return record_tests(folder, folders[folder], results)
+
+        for folder, passed in run_jobs(folders, record, arguments.jobs):
             if not passed:
                 print(f"the quick tests in tests/{folder} fail on the unmutated code", file=sys.stderr)
                 return 2
         tests: dict[str, dict[str, list[str]]] = {}  # of each file those that execute each line
         seconds: dict[str, float] = {}
-        for path in results.values():
+        for path in results.glob("*.json"):
             executing, taken = json.loads(path.read_text(encoding="utf-8"))
             tests |= executing
             seconds |= taken
 
-        failures = Path(made, "failures.txt")
+        failures = results / "failures.txt"
         failures.touch()
 
-        def with_work(some: Iterable[Mutant]) -> Iterator[ItemAndWork[Mutant]]:
-            chosen = ((mutant, choose_tests(mutant, tests, seconds)) for mutant in some)
-            return ((mutant, partial(run_tests, mutant, executing, failures)) for mutant, executing in chosen)
+        def test(mutant: Mutant) -> int:
+            return run_tests(mutant, choose_tests(mutant, tests, seconds), failures)
 
-        for original, survived in run_jobs(with_work(originals), arguments.jobs):
+        for original, survived in run_jobs(originals, test, arguments.jobs):
             if not survived:
                 print(f"the tests of {original.path} fail on the unmutated code", file=sys.stderr)
                 return 2
         survivors: list[Mutant] = []
         killed: list[Mutant] = []
-        for mutant, survived in run_jobs(with_work(mutated), arguments.jobs):
+        for mutant, survived in run_jobs(mutated, test, arguments.jobs):
             (survivors if survived else killed).append(mutant)
             print(f"\r{len(survivors) + len(killed)} of {len(mutated)}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
