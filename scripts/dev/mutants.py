@@ -42,7 +42,6 @@ from minitrans.cli.arguments import positive_int
 ROOT = Path(__file__).resolve().parents[2]
 MIN_SCORE = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside
 
-
 MODULES = [
     "model.masks", "model.cache", "model.dropout", "model.attention", "model.layers", "model.transformer", "model.loss",
     "model.decoding", "model.sampling", "translate.backend", "translate.bundle", "translate.translator",
