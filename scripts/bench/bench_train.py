@@ -207,13 +207,7 @@ def make_workload(settings: Settings, folder: Path) -> Workload:
     except ValueError as error:
         raise UserError(str(error)) from error
     data = TranslationDataModule(data_config, tokenizer, config.max_len, SEED)
-    return Workload(config, data, list(islice(endless_batches(data), MIN_MAX_STEPS[1])))
-
-
-def endless_batches(data: TranslationDataModule) -> Iterable[Batch]:
-    """The batches of one epoch after another."""
-    while True:
-        yield from data.train_dataloader()
+    return Workload(config, data, list(islice(cycle(data.train_dataloader()), MIN_MAX_STEPS[1])))
 
 
 LossFunction = Callable[[Batch], Tensor]
