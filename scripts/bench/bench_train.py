@@ -549,6 +549,14 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
+def warm_up(benches: Sequence[BenchTrainer], workload: Workload, budget: TimeBudget) -> list[Batch]:
+    """Have all make steps, as oneDNN compiles every new shape; return the batches for which there was time."""
+    for steps in budget.repeat(f"warming {len(benches)} contenders up", 0.2, *MIN_MAX_STEPS):
+        for bench in benches:
+            bench.step(workload.batches[steps - 1])
+    return workload.batches[:steps]
+
+
 def mean_target_tokens(batches: Sequence[Batch], config: TransformerConfig) -> float:
     """Mean number of real target tokens in a batch."""
     return statistics.fmean(int((batch.tgt_out != config.pad_id).sum()) for batch in batches)
@@ -564,18 +572,14 @@ def compare_contenders(settings: Settings, folder: Path, result: dict[str, Any],
         *(BenchTrainer(Contender(n, p), workload.config) for n in (OURS, NN_TRANSFORMER) for p in usable_precisions()),
         *m2m100,
     ]
-    for steps in budget.repeat(
-        f"warming {len(benches)} contenders up", 0.2, *MIN_MAX_STEPS
-    ):  # oneDNN compiles every new shape
-        list(time_steps(benches, workload.batches[steps - 1 : steps], [steps]))
-    batches = workload.batches[:steps]
+    batches = warm_up(benches, workload, budget)
     tokens = mean_target_tokens(batches, workload.config)
     for rounds, seconds in enumerate(
         time_steps(benches, batches, budget.repeat("timing steps", 0.4, *MIN_MAX_ROUNDS)), 1
     ):
         best = min(usable_precisions(), key=lambda precision: seconds[Contender(OURS, precision)])
         own = seconds[Contender(OURS, best)]
-        result["rounds"], result["steps"] = rounds, steps
+        result["rounds"], result["steps"] = rounds, len(batches)
         result["contenders"] = [
             {
                 "name": bench.contender.name,
@@ -625,9 +629,7 @@ def compare_with_m2m100(settings: Settings, folder: Path, budget: TimeBudget) ->
     workload = make_workload(settings, folder)
     own = pick_fastest([Contender(OURS, p) for p in usable_precisions()], workload, budget)
     peer = pick_fastest([Contender(name, p) for name in M2M100_NAMES for p in usable_precisions()], workload, budget)
-    for steps in budget.repeat("warming up", 0.2, *MIN_MAX_STEPS):
-        list(time_steps([own, peer], workload.batches[steps - 1 : steps], [steps]))
-    batches = workload.batches[:steps]
+    batches = warm_up([own, peer], workload, budget)
     *_, seconds = time_steps([own, peer], batches, budget.repeat("timing steps", 0.8, *MIN_MAX_ROUNDS))
     tokens = mean_target_tokens(batches, workload.config)
     row: dict[str, Any] = {"ratio": seconds[peer.contender] / seconds[own.contender]}
