@@ -601,7 +601,6 @@ def compare_contenders(settings: Settings, folder: Path, result: dict[str, Any],
     in_time = 0.5 * budget.seconds_left() / (2 * own) - UNTIMED_STEPS
     n_steps = min(max(int(in_time / MIN_MAX_ROUNDS[0]), MIN_MAX_LIGHTNING_STEPS[0]), MIN_MAX_LIGHTNING_STEPS[1])
     result["lightning"] = lightning_efficiency(best, workload, n_steps, folder)
-    result["lightning_efficiency"] = result["lightning"]["efficiency"]
     result["losses"] = []
     turns = budget.repeat("training by the plain formulas", 1.0, SHOWN_LOSS_STEPS[1], SHOWN_LOSS_STEPS[-1])
     for losses in compare_losses_with_plain(workload, turns):
