@@ -70,6 +70,7 @@ ROWS_PER_LENGTH = 16  # sentences of each length
 MAX_DIFFERENT_SHARE = 0.01  # of the outputs in float32: rounding decides where two tokens are equally likely
 
 IdLists = list[list[int]]
+Decoder = Callable[..., IdLists]  # takes sources that end with EOS, and how many beams: 1 unless given
 TimingByName = dict[str, "Timing"]
 
 
@@ -85,40 +86,33 @@ class Settings:
     threads: Annotated[int, "CPU threads"] = torch.get_num_threads()
 
 
-class MinitransDecoder:
+def minitrans_decoder(model: Transformer, mode: str, dtype: torch.dtype = torch.float32) -> Decoder:
     """Our translator from ids to ids: compiled, "plain" or with "no cache"."""
+    tokenizer = NumberTokenizer(str(model.config.vocab_size).encode())
+    bundle = Bundle(model.to(dtype), tokenizer, "a", "b")
+    translator = Translator(bundle, "require" if mode == "compiled" else "off")
 
-    def __init__(self, model: Transformer, mode: str, dtype: torch.dtype = torch.float32) -> None:
-        """Take the weights."""
-        tokenizer = NumberTokenizer(str(model.config.vocab_size).encode())
-        bundle = Bundle(model.to(dtype), tokenizer, "a", "b")
-        self.translator = Translator(bundle, "require" if mode == "compiled" else "off")
-        self.use_cache = mode != "no cache"
-
-    def __call__(self, sources: IdLists, beam: int = 1) -> IdLists:
-        """Decode sources that end with EOS."""
+    def decode(sources: IdLists, beam: int = 1) -> IdLists:
         read = [[(ids, KeptParts({}))] for ids in sources]
-        hypotheses = self.translator._search(read, beam, 1.0, BATCH_TOKENS, self.use_cache)
+        hypotheses = translator._search(read, beam, 1.0, BATCH_TOKENS, mode != "no cache")
         return [best.ids for ((best, *_),) in hypotheses]
 
+    return decode
 
-class HuggingFaceDecoder:
+
+def hugging_face_decoder(model: Transformer) -> Decoder:
     """`generate` of M2M100 with our weights."""
-
-    def __init__(self, model: Transformer) -> None:
-        self.config = model.config
-        self.model = convert_to_m2m100(model)
+    c = model.config
+    m2m100 = convert_to_m2m100(model)
 
     @torch.inference_mode()
-    def __call__(self, sources: IdLists, beam: int = 1) -> IdLists:
-        """Decode sources that end with EOS."""
-        c = self.config
+    def decode(sources: IdLists, beam: int = 1) -> IdLists:
         outputs: IdLists = [[]] * len(sources)
         order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
         for first in range(0, len(order), HF_BATCH_SIZE):
             rows = order[first : first + HF_BATCH_SIZE]
             src_ids = pad_sequence([torch.tensor(sources[i]) for i in rows], True, c.pad_id)  # (B, S)
-            generated = self.model.generate(
+            generated = m2m100.generate(
                 input_ids=src_ids,
                 attention_mask=(src_ids != c.pad_id).long(),
                 num_beams=beam,
@@ -129,35 +123,36 @@ class HuggingFaceDecoder:
                 outputs[i] = truncate_output(ids, len(sources[i]), c)
         return outputs
 
+    return decode
 
-class CTranslate2Decoder:
+
+def ctranslate2_decoder(model: Transformer, folder: Path, compute_type: str) -> Decoder:
     """The exported model."""
+    from minitrans.export.ctranslate2 import load_engine, save_engine
 
-    def __init__(self, model: Transformer, folder: Path, compute_type: str) -> None:
-        from minitrans.export.ctranslate2 import load_engine, save_engine
+    c = model.config
+    pieces = [str(i) for i in range(c.vocab_size)]
+    if not folder.exists():
+        folder.mkdir()
+        save_engine(folder, model, pieces, c.eos_id)
+    engine = load_engine(folder, compute_type, threads=torch.get_num_threads())
 
-        self.config = model.config
-        self.pieces = [str(i) for i in range(model.config.vocab_size)]
-        if not folder.exists():
-            folder.mkdir()
-            save_engine(folder, model, self.pieces, model.config.eos_id)
-        self.engine = load_engine(folder, compute_type, threads=torch.get_num_threads())
-
-    def __call__(self, sources: IdLists, beam: int = 1) -> IdLists:
-        """Decode sources that end with EOS."""
+    def decode(sources: IdLists, beam: int = 1) -> IdLists:
         lengths = [len(source) for source in sources]
         tokens_per_thread = -(-sum(lengths) // torch.get_num_threads())
-        results = self.engine.translate_batch(
-            [[self.pieces[i] for i in source[:-1]] for source in sources],  # it appends EOS itself
+        results = engine.translate_batch(
+            [[pieces[i] for i in source[:-1]] for source in sources],  # it appends EOS itself
             beam_size=beam,
             min_decoding_length=0,
-            max_decoding_length=length_limit(max(lengths), self.config.max_len),
+            max_decoding_length=length_limit(max(lengths), c.max_len),
             max_input_length=0,
             max_batch_size=min(tokens_per_thread, max(CT2_BATCH_TOKENS, 8 * max(lengths))),
             batch_type="tokens",
         )
         hypotheses = ([int(piece) for piece in result.hypotheses[0]] for result in results)
-        return [truncate_output(ids, len(source), self.config) for ids, source in zip(hypotheses, sources, strict=True)]
+        return [truncate_output(ids, len(source), c) for ids, source in zip(hypotheses, sources, strict=True)]
+
+    return decode
 
 
 def truncate_output(ids: list[int], src_len: int, config: TransformerConfig) -> list[int]:
@@ -186,14 +181,14 @@ def convert_to_m2m100(model: Transformer) -> Any:
 OURS, HF, CT2 = "minitrans, float32", "Hugging Face, float32", "CTranslate2, float32"
 OURS_BF16, OURS_NO_CACHE, CT2_INT8 = "minitrans, bfloat16", "minitrans, no cache", "CTranslate2, int8"
 # By name, the function that makes each decoder from a model, with files in a folder.
-DECODER_BUILDERS: dict[str, Callable[[Transformer, Path], Callable[..., IdLists]]] = {
-    OURS: lambda model, _: MinitransDecoder(model, "compiled"),
-    OURS_BF16: lambda model, _: MinitransDecoder(deepcopy(model), "compiled", torch.bfloat16),
-    "minitrans, plain": lambda model, _: MinitransDecoder(model, "plain"),
-    OURS_NO_CACHE: lambda model, _: MinitransDecoder(model, "no cache"),
-    HF: lambda model, _: HuggingFaceDecoder(model),
-    CT2: lambda model, folder: CTranslate2Decoder(model, folder / "ctranslate2", "float32"),
-    CT2_INT8: lambda model, folder: CTranslate2Decoder(model, folder / "ctranslate2", "int8"),
+DECODER_BUILDERS: dict[str, Callable[[Transformer, Path], Decoder]] = {
+    OURS: lambda model, _: minitrans_decoder(model, "compiled"),
+    OURS_BF16: lambda model, _: minitrans_decoder(deepcopy(model), "compiled", torch.bfloat16),
+    "minitrans, plain": lambda model, _: minitrans_decoder(model, "plain"),
+    OURS_NO_CACHE: lambda model, _: minitrans_decoder(model, "no cache"),
+    HF: lambda model, _: hugging_face_decoder(model),
+    CT2: lambda model, folder: ctranslate2_decoder(model, folder / "ctranslate2", "float32"),
+    CT2_INT8: lambda model, folder: ctranslate2_decoder(model, folder / "ctranslate2", "int8"),
 }
 PEER_KEYS = (("hf", HF), ("ct2", CT2))
 BEAM_CONTENDERS = (OURS, HF, CT2)
@@ -229,7 +224,7 @@ class Timing(NamedTuple):
 
 
 def time_decoders(
-    decoders: dict[str, Callable[..., IdLists]], batches: Sequence[IdLists], turns: Iterable[int], beam: int = 1
+    decoders: dict[str, Decoder], batches: Sequence[IdLists], turns: Iterable[int], beam: int = 1
 ) -> Iterator[TimingByName]:
     """Have all decode the same batches, in random order; after every round, yield the timings so far, by name."""
     shuffled = random.Random(bench_train.SEED)
@@ -250,7 +245,7 @@ def time_decoders(
         }
 
 
-def time_batch(decode: Callable[..., IdLists], batch: IdLists, beam: int) -> tuple[float, IdLists]:
+def time_batch(decode: Decoder, batch: IdLists, beam: int) -> tuple[float, IdLists]:
     """Decode a batch; return the seconds that this takes, and the outputs."""
     began = time.perf_counter()
     outputs = decode(batch, beam)

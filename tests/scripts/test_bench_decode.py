@@ -117,7 +117,8 @@ def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_peer_that_differs_is_reported_and_one_sentence_is_enough(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench_decode.HuggingFaceDecoder, "__call__", lambda _, sources, beam=1: [[] for _ in sources])
+    decode = Mock(side_effect=lambda sources, beam: [[] for _ in sources])
+    monkeypatch.setitem(bench_decode.DECODER_BUILDERS, HF, lambda model, folder: decode)
     assert bench_decode.main([*FLAGS, "--single", "1"]) == 1
     printed = capsys.readouterr()
     assert f"{HF} does not decode what" in printed.err
