@@ -36,7 +36,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
-from itertools import cycle
+from itertools import cycle, islice, takewhile
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
@@ -157,8 +157,8 @@ def ctranslate2_decoder(model: Transformer, folder: Path, compute_type: str) -> 
 
 def truncate_output(ids: list[int], src_len: int, config: TransformerConfig) -> list[int]:
     """Cut an output off at its end, or at the limit that ours has."""
-    end = next((i for i, id_ in enumerate(ids) if id_ in (config.eos_id, config.pad_id)), len(ids))
-    return ids[: min(end, length_limit(src_len, config.max_len))]
+    before_end = takewhile(lambda id_: id_ not in (config.eos_id, config.pad_id), ids)
+    return list(islice(before_end, length_limit(src_len, config.max_len)))
 
 
 def convert_to_m2m100(model: Transformer) -> Any:
@@ -213,10 +213,6 @@ class Timing(NamedTuple):
 
     median_batch_seconds: list[float]  # of each batch, over the rounds
     outputs: IdLists
-
-    def speedup_over(self, other: "Timing") -> float:
-        """The ratio of the speeds."""
-        return sum(other.median_batch_seconds) / sum(self.median_batch_seconds)
 
     def n_different_outputs(self, other: "Timing") -> int:
         """How many outputs are not the same."""
@@ -286,7 +282,8 @@ def compare_contenders(settings: Settings, folder: Path, result: dict[str, Any],
 
     def add_ratios(kind: str, timings: TimingByName) -> None:
         result["rounds"][kind] = result["rounds"].get(kind, 0) + 1
-        result.update({f"ratio_to_{key}_{kind}": timings[OURS].speedup_over(timings[peer]) for key, peer in PEER_KEYS})
+        seconds = {name: sum(timing.median_batch_seconds) for name, timing in timings.items()}
+        result.update({f"ratio_to_{key}_{kind}": seconds[peer] / seconds[OURS] for key, peer in PEER_KEYS})
 
     for batched in time_decoders(decoders, [sources], budget.repeat("batched", 0.15, *MIN_MAX_TURNS)):
         add_ratios("batched", batched)
