@@ -203,7 +203,7 @@ def make_model_and_sources(folder: Path, budget: TimeBudget) -> tuple[Transforme
     steps = budget.repeat("training", 0.2, *MIN_MAX_TRAINING_STEPS)
     for _, batch in zip(steps, cycle(workload.data.train_dataloader()), strict=False):
         bench.step(batch)
-    model = cast(TranslationModule, bench._module).model
+    model = cast(TranslationModule, bench.module).model
     lines = read_lines(str(folder / "train.a"))
     return model.eval(), [[*ids, workload.config.eos_id] for ids in workload.data.tokenizer.encode_batch(lines)]
 
