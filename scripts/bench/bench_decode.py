@@ -86,11 +86,10 @@ class Settings:
     threads: Annotated[int, "CPU threads"] = torch.get_num_threads()
 
 
-def minitrans_decoder(model: Transformer, mode: str, dtype: torch.dtype = torch.float32) -> Decoder:
+def minitrans_decoder(model: Transformer, mode: str) -> Decoder:
     """Our translator from ids to ids: compiled, "plain" or with "no cache"."""
     tokenizer = NumberTokenizer(str(model.config.vocab_size).encode())
-    bundle = Bundle(model.to(dtype), tokenizer, "a", "b")
-    translator = Translator(bundle, "require" if mode == "compiled" else "off")
+    translator = Translator(Bundle(model, tokenizer, "a", "b"), "require" if mode == "compiled" else "off")
 
     def decode(sources: IdLists, beam: int = 1) -> IdLists:
         read = [[(ids, KeptParts({}))] for ids in sources]
@@ -183,7 +182,7 @@ OURS_BF16, OURS_NO_CACHE, CT2_INT8 = "minitrans, bfloat16", "minitrans, no cache
 # By name, the function that makes each decoder from a model, with files in a folder.
 DECODER_BUILDERS: dict[str, Callable[[Transformer, Path], Decoder]] = {
     OURS: lambda model, _: minitrans_decoder(model, "compiled"),
-    OURS_BF16: lambda model, _: minitrans_decoder(deepcopy(model), "compiled", torch.bfloat16),
+    OURS_BF16: lambda model, _: minitrans_decoder(deepcopy(model).to(torch.bfloat16), "compiled"),
     "minitrans, plain": lambda model, _: minitrans_decoder(model, "plain"),
     OURS_NO_CACHE: lambda model, _: minitrans_decoder(model, "no cache"),
     HF: lambda model, _: hugging_face_decoder(model),
