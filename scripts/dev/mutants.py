@@ -283,7 +283,7 @@ CONFUSABLE_NAMES = """
     xavier_uniform_ xavier_normal_, softmax log_softmax, ValueError TypeError, causal_mask padding_mask,
     q k v, query key value, k_pos q_pos, scores filled, weight bias, w_qkv w_o, w_1 w_2, first last,
     x attended memory, self_weights cross_weights weights, causal src_mask,
-    q_len kv_len offset end, src_len max_len longest, length capacity, batch heads, n_heads d_head head_size,
+    q_len kv_len offset end, src_len max_len longest, length capacity, n_heads d_head head_size,
     d_model d_ff, vocab_size max_len, dropout attention_dropout, self_norm cross_norm ff_norm, self_attn cross_attn,
     src_ids tgt_ids tgt_in, src_embedding tgt_embedding output, encoder decoder, EncoderLayer DecoderLayer,
     pad_id bos_id eos_id, rows keep
