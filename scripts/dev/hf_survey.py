@@ -74,9 +74,9 @@ INTRODUCTION = """
 Every check [for any model](your-model.md) was run on a small model of each decoder in the lists of transformers
 {version} (of two of them, in two variants), with random weights alone. Of {n} models {measured} were measured: {exact}
 decode exactly, {rounded} do but for what they compute in float32 whatever their dtype, {differing} differ by more, and
-{unstepped} differ in nothing, but did not decode from a cache ({names}). Deviations are shares of the largest logit, in float64 if possible.
-Faults of {kinds} kinds, {faults} in all, were put around {faulty} of the models; the checks caught {caught}.
-`scripts/dev/hf_survey.py` made this page.
+{unstepped} differ in nothing, but did not decode from a cache ({names}). Deviations are shares of the largest logit,
+in float64 if possible. Faults of {kinds} kinds, {faults} in all, were put around {faulty} of the models; the checks
+caught {caught}. `scripts/dev/hf_survey.py` made this page.
 """
 PROGRAM_PREAMBLE = """
 import torch
