@@ -54,7 +54,7 @@ mutants: .venv/ready
 # CORPORA: a folder that has each corpus under the name of its config; without it they come from where the configs say.
 CORPORA ?= $(wildcard ../shared/corpora)
 results: .venv/ready
-	$(BIN)/python scripts/dev/results_table.py $(if $(CORPORA),--corpora $(CORPORA))
+	$(BIN)/python scripts/dev/results_table.py $(if $(CORPORA),--corpora '$(CORPORA)')
 
 # The model, compiled code and the proof, computed in each way that this machine has: compilers, optimizations,
 # instruction sets, threads, and with sanitizers; and on an emulated ARM processor. Two hours.
@@ -82,7 +82,7 @@ unmoved:
 .venv/ready: pyproject.toml constraints.txt | unmoved
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) and "Python 3.11 to 3.14 is needed: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	$(BIN)/python -m compileall -qq -j 0 .venv || true  # on all cores: pip would take one
 	touch $@
 

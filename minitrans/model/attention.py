@@ -72,12 +72,12 @@ def scaled_dot_product_attention(
         q: (..., Tq, Dh) queries.
         k: (..., Tk, Dh) keys.
         v: (..., Tk, Dv) values; any Dv.
-        mask: bool, broadcastable to (..., Tq, Tk), True = may attend; errors as in `masked_softmax`.
+        mask: bool, True = may attend, of as many dimensions as (..., Tq, Tk); errors as in `masked_softmax`.
         dropout_p: Probability with which each weight is dropped, in [0, 1); 0 outside training.
         need_weights: Whether to return the weights.
 
     Returns:
-        The output (..., Tq, Dv), and the weights before dropout (..., Tq, Tk) or None.
+        The output (..., Tq, Dv), dtype of `q`, and the weights before dropout (..., Tq, Tk) or None.
 
     Source: Vaswani et al. 2017, equation 1.
     """
@@ -90,7 +90,7 @@ class MultiHeadAttention(nn.Module):
     """`n_heads` attentions side by side, each on its own projection of the input.
 
     The projections W_q, W_k, W_v are packed into one matrix, in this order, as in PyTorch's `in_proj_weight`:
-    three products for the price of one. Within each, head h owns rows h*Dh to (h+1)*Dh. The products take slices of
+    one product in place of three. Within each, head h owns rows h*Dh to (h+1)*Dh. The products take slices of
     the matrix, so the module `w_qkv` is never called, and neither are hooks on it.
 
     Source: Vaswani et al. 2017, section 3.2.2.
@@ -138,7 +138,7 @@ class MultiHeadAttention(nn.Module):
             query: (B, Tq, D).
             key: (B, n, D); None: no new keys and values, use those in the cache (cross-attention).
             value: (B, n, D), or None as `key`.
-            mask: bool, broadcastable to (B, H, Tq, Tk), True = may attend.
+            mask: bool, 4-D, broadcastable to (B, H, Tq, Tk), True = may attend; errors as in `masked_softmax`.
             need_weights: Whether to return the weights.
             cache: Keys and values of earlier tokens; gains any new ones. With it Tk is all it then holds, else n.
             offset: How many target tokens the cache holds; the first new one has this position.

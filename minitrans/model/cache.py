@@ -33,7 +33,7 @@ class KVCache:
         Args:
             k: (B, H, n, Dh) keys of the new tokens.
             v: (B, H, n, Dh) values of the new tokens.
-            offset: Number of tokens stored before, `DecoderCache.length`.
+            offset: Number of tokens stored before, `DecoderCache.length`; that there is room is not checked.
 
         Returns:
             Views (B, H, offset + n, Dh) of the filled slots only.
@@ -44,7 +44,7 @@ class KVCache:
         return self.k[:, :, :end], self.v[:, :, :end]
 
     def select_rows(self, rows: Tensor, filled: int) -> None:
-        """Keep the given rows; only their filled slots are copied."""
+        """Keep the given rows, int64 (B'); only their filled slots are copied."""
         for name, buffer in (("k", self.k), ("v", self.v)):
             selected = buffer.new_empty(len(rows), *buffer.shape[1:])
             torch.index_select(buffer[:, :, :filled], 0, rows, out=selected[:, :, :filled])

@@ -171,7 +171,7 @@ def greedy_decode(stepper: Stepper[AnyState], src_ids: Tensor, length_penalty: f
         length_penalty: Affects only the score, see `Hypothesis`.
 
     Raises:
-        ValueError: The source is longer than `max_len`.
+        ValueError: The source is longer than `max_len`, or padded on the left.
     """
     config = stepper.config
     if not len(src_ids):
@@ -215,14 +215,14 @@ def beam_search(
     Args:
         stepper: What computes the steps, such as `CachedStepper(model)`.
         src_ids: int64 (B, S), padded on the right.
-        beam: How many prefixes of a row are followed, K.
+        beam: How many prefixes of a row are followed, K, at least 1.
         length_penalty: 0 ranks by log-probability, which prefers short outputs; 1 by its mean over the tokens.
 
     Returns:
         For each row its hypotheses, the best first: K, or fewer where the vocabulary has no more.
 
     Raises:
-        ValueError: The source is longer than `max_len`.
+        ValueError: The source is longer than `max_len`, or padded on the left.
 
     Source: Wu et al. 2016, section 7, with a plain power of the length.
     """

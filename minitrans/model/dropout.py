@@ -32,7 +32,7 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
 
     A random byte decides for each element; p is therefore rounded to a multiple of 1/256. Which elements are dropped
     depends only on a seed drawn from PyTorch's generator. PyTorch's own dropout draws a number for each element, which
-    takes over a quarter of a training step on a CPU.
+    costs more than a quarter of a training step on a CPU.
 
     Args:
         x: Any shape, a floating dtype.

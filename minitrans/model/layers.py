@@ -32,7 +32,7 @@ class LayerOutput(NamedTuple):
 
 
 def sinusoidal_positions(max_len: int, d_model: int) -> Tensor:
-    """A vector for each position: sines in the even columns, cosines in the odd ones, wavelengths 2 pi to 20000 pi.
+    """A vector for each position: sines in the even columns, cosines in the odd ones, wavelengths 2 pi and more.
 
     Args:
         max_len: Number of positions.
@@ -53,7 +53,7 @@ def sinusoidal_positions(max_len: int, d_model: int) -> Tensor:
 
 
 class FeedForward(nn.Module):
-    """The same two-layer network at every position: W_2 relu(W_1 x). Vaswani et al. 2017, equation 2."""
+    """The same two-layer network at every position: W_2 relu(W_1 x + b_1) + b_2. Vaswani et al. 2017, equation 2."""
 
     def __init__(self, d_model: int, d_ff: int, dropout: float) -> None:
         super().__init__()

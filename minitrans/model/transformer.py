@@ -31,7 +31,7 @@ class TransformerConfig:
         d_head: Size of each head's queries, keys and values; d_model / n_heads when null.
         d_ff: Size of the hidden layer of the feed-forward network.
         n_layers: Layers in the encoder, and again in the decoder.
-        max_len: Longest source or target, in tokens, special ones included.
+        max_len: Longest source or target, in tokens, EOS (or BOS) included.
         dropout: Probability of dropping an element of an embedding, of a sub-layer's output or of a hidden layer.
         attention_dropout: Probability of dropping an attention weight.
         tie_embeddings: Whether source embedding, target embedding and output projection are one matrix.
@@ -202,7 +202,7 @@ class Transformer(nn.Module):
         return self.output(hidden)
 
     def hidden_states(self, src_ids: Tensor, tgt_in: Tensor) -> Tensor:
-        """`forward` up to the logits, which the loss computes for a few rows at a time: (B, T, D)."""
+        """`forward` (errors too) up to the logits, which the loss computes for a few rows at a time: (B, T, D)."""
         memory, src_mask = self.encode(src_ids)
         return self.run_decoder(tgt_in, memory, src_mask)[0]
 
@@ -222,7 +222,7 @@ class Transformer(nn.Module):
         return memory, src_mask
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
-        """The decoder's full masked pass: int64 (B, T) -> logits (B, T, V); `encode` returns the other arguments."""
+        """The full masked pass: int64 (B, T) -> logits (B, T, V); `encode` gives the other arguments. Errors as in `forward`."""
         return self.logits(self.run_decoder(tgt_in, memory, src_mask)[0])
 
     def init_cache(self, memory: Tensor, src_mask: Tensor, capacity: int | None = None) -> DecoderCache:
@@ -272,7 +272,7 @@ class Transformer(nn.Module):
         """`decode` (without a cache) and `step` (with one) up to the logits, and what each layer computed.
 
         `tgt_ids`, int64 (B, T), is the whole target, or the tokens that follow those in the cache; the rest is as for
-        `Decoder.forward`.
+        `Decoder.forward`. Errors as in `step`.
         """
         n = tgt_ids.size(1)
         if cache is not None and cache.length + n > cache.capacity:
@@ -285,7 +285,7 @@ class Transformer(nn.Module):
         return hidden, traces
 
     def embed(self, embedding: nn.Embedding, ids: Tensor, offset: int) -> Tensor:
-        """Token vectors, scaled by sqrt(D), plus position vectors from `offset` on: (B, T) -> (B, T, D)."""
+        """Tokens times sqrt(D), plus positions from `offset` on: int64 (B, T) -> (B, T, D). ValueError: no room."""
         end = offset + ids.size(1)
         if end > self.config.max_len:
             raise ValueError(f"{end} tokens are more than model.max_len ({self.config.max_len})")

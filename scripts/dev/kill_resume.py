@@ -27,7 +27,7 @@ COMPARED_FILES = ("model.safetensors", "metrics.csv")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return 0 if runs were killed and all ended with the same weights and the same metrics, else 1."""
-    parser = argparse.ArgumentParser(prog="kill_resume.py", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="kill_resume.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", type=positive_int, default=20, help="runs to kill")
     parser.add_argument("--kills", type=positive_int, default=3, help="most kills in one run")
     parser.add_argument("--steps", type=positive_int, default=300, help="optimizer steps of a run")

@@ -15,6 +15,7 @@ from lightning.fabric.plugins.environments.lightning import find_free_network_po
 from loss_cases import make_loss
 from train_helpers import finish_process, interrupt, read_metrics, run_flags, spawn, train
 
+from minitrans.cli.arguments import N_CORES
 from minitrans.data import batching, loader
 from minitrans.data.batching import IntArray, collate
 from minitrans.model.transformer import Transformer, TransformerConfig
@@ -22,6 +23,7 @@ from minitrans.training import precision
 from minitrans.training.checkpoints import newest_intact_checkpoint
 from minitrans.translate.backend import CompiledMode
 
+pytestmark = pytest.mark.skipif(N_CORES < 2, reason="each process needs a core")
 TWO_PROCESSES = ["--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
 FLOAT64_RUN = Path(__file__).with_name("float64_run.py")
 
