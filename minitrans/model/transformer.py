@@ -222,7 +222,7 @@ class Transformer(nn.Module):
         return memory, src_mask
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
-        """The full masked pass: int64 (B, T) -> logits (B, T, V); `encode` gives the other arguments. Errors as in `forward`."""
+        """The full masked pass: int64 (B, T) -> logits (B, T, V); the rest is from `encode`. Errors as in `forward`."""
         return self.logits(self.run_decoder(tgt_in, memory, src_mask)[0])
 
     def init_cache(self, memory: Tensor, src_mask: Tensor, capacity: int | None = None) -> DecoderCache:
