@@ -21,7 +21,7 @@ INTRODUCTION = f"""
 # The architecture
 
 These are the parts of `{CONFIG_FILE}`'s model with weights; layer 0 stands for every layer of its stack. Vaswani et al.
-(2017) have no biases in attention, no dropout after the ReLU (PyTorch, our oracle, has both; scores not compared), and other
+(2017) have no biases in attention, no dropout after the ReLU (our oracle, PyTorch, has both), and other
 [norms](attention.md#8-what-are-residuals-and-pre-norm-for). `scripts/dev/architecture_page.py` writes this.
 
 `B` sentences, `S` source tokens, `T` target tokens, `D` d_model, `F` d_ff, `V` vocabulary.
