@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -403,7 +402,7 @@ def _model_from_settings(name: str, kind: type[HFModel], settings: dict[str, obj
     if size > MAX_PARAMETERS:
         raise NotOfferedError(f"even when it is small it has {size:,} parameters")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         model = kind.auto_class.from_config(config, dtype=torch.float32)
         with torch.no_grad():
             for parameter in model.parameters():
@@ -478,7 +477,7 @@ def _cap_size(name: str, value: int) -> int:
 
 def is_architecture(name: str) -> bool:
     """Whether a small random model of this name is built, rather than one loaded from a folder or the hub."""
-    return name in adapter_by_name() and not Path(name).is_dir()
+    return name in adapter_by_name() and not os.path.isdir(name)
 
 
 def load_or_build(name: str) -> HFModel:
@@ -495,9 +494,8 @@ def load_or_build(name: str) -> HFModel:
     transformers.logging.disable_progress_bar()
     if is_architecture(name):
         return small_model(name)
-    folder = Path(name)
-    if not folder.is_dir():
-        if folder.is_absolute() or name.startswith(".") or folder.exists():
+    if not os.path.isdir(name):  # unlike Path.is_dir, false for a name that is too long
+        if name.startswith(("/", ".")) or os.path.exists(name):
             raise LoadError(
                 f"--model {name} is not a folder with a model; give such a folder, an architecture or a name on the hub"
             )

@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ FLOAT64_TOLERANCE = 1e-12  # how far two ways of computing the same thing may di
 TOLERANCES_IN_EPS = {torch.float32: 128, torch.bfloat16: 8}
 LOWER_DTYPES = tuple(TOLERANCES_IN_EPS)
 MIN_FAULT = 1e-3  # a wrong formula has to be off by at least this: else a check has not told it from the right one
+SEED = 0  # of the random numbers that a check draws
 
 MeasureFn = Callable[[Any], float]  # takes a subject, and returns how far it deviates
 MeasureT = TypeVar("MeasureT", bound=Callable[..., float])  # such a function, which may take more than a subject
@@ -122,8 +123,12 @@ class Result:
 
 @contextmanager
 def default_modes() -> Iterator[None]:
-    """Gradients can be computed, and dtypes are those of the tensors, whatever the caller has set."""
-    with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
+    """Gradients can be computed, dtypes are those of the tensors, new ones on the CPU, whatever the caller has set.
+
+    Afterwards PyTorch's generator of random numbers (the CPU's, which alone is used) is as it was.
+    """
+    cpu = nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")  # which doubles the time
+    with torch.inference_mode(False), torch.autocast("cpu", enabled=False), torch.random.fork_rng(devices=[]), cpu:
         yield
 
 
@@ -183,9 +188,10 @@ class Check:
 
     def _measure_or_inf(self, subject: Any, may_lack: bool) -> float:
         try:
-            with torch.random.fork_rng(devices=[]):  # modules that a check makes are the same every time
-                torch.manual_seed(0)
-                return self.measure(subject)
+            torch.default_generator.manual_seed(SEED)  # modules that a check makes are the same every time
+            return self.measure(subject)
+        except (MemoryError, OSError):  # such as a full disk
+            raise
         except Exception as error:  # wrong code raises all kinds: shapes, dtypes, missing parameters, a division by 0
             if may_lack and isinstance(error, NotOfferedError):
                 raise

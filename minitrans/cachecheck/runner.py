@@ -64,7 +64,7 @@ def cases_by_dtype(model: CachedModel[Any]) -> dict[torch.dtype, ModelAndTokens[
     for dtype in (torch.float64, *LOWER_DTYPES):
         try:
             moved = model if model.dtype == dtype else model.to(dtype)
-            case = replace(next(iter(cases.values())), model=moved) if cases else random_case(moved)
+            case = replace(next(iter(cases.values())), model=moved, refusal=Exception) if cases else random_case(moved)
             case.full_pass()
             cases[dtype] = case
             with suppress(Exception):  # the check `steps` reports what is wrong

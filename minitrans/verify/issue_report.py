@@ -145,6 +145,8 @@ def failing_program_output(program: str, limit: float) -> str:
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         return ""
+    if done.returncode:
+        return ""
     last_line = done.stdout.strip().rpartition("\n")[2]  # libraries may have printed others
     numbers = [float(x) for x in re.findall(r"nan|inf|[\d.]+(?:e[-+]\d+)?", last_line)]
-    return last_line if done.returncode == 0 and any(not x <= limit for x in numbers) else ""
+    return last_line if any(not x <= limit for x in numbers) else ""

@@ -41,7 +41,7 @@ class ModelAndPairs:
         tgt_in: int64 (B, T), begins with BOS, ragged, padded on the right.
         tgt_out: int64 (B, T), ends with EOS, padded alike.
         decode_batches: Sources for greedy decoding, int64 (B, S) each.
-        known_pairs: Sources that the model has learnt, and their only right translations, as piece ids.
+        known_pairs: Sources from its training corpus, and their only right translations, as piece ids.
         piece: The text of a piece id.
     """
 
@@ -142,7 +142,8 @@ def model_and_text_pairs(
     """
     tokenizer, longest = bundle.tokenizer, bundle.model.config.max_len - 1
     by_length = sorted(pairs, key=lambda pair: len(pair[0]))
-    chosen = by_length[:: max(1, len(by_length) // N_TEXT_PAIRS)][:N_TEXT_PAIRS]
+    n = min(N_TEXT_PAIRS, len(by_length))
+    chosen = [by_length[i * len(by_length) // n] for i in range(n)]
     id_pairs = _encode_pairs(tokenizer, chosen)
     sources = [source[: longest - 1] for source, _ in id_pairs]  # all may be equally long: leave room for padding
     targets = [target[:longest] for _, target in id_pairs]

@@ -29,7 +29,7 @@ def run(
         UserError: Compiled code is required, and is not there or cannot be compiled; or the model is too small.
     """
     chosen = checks_to_run(compiled)  # first, because it may raise
-    with default_modes(), torch.device("cpu"):
+    with default_modes():
         if subject is None:
             subject = model_and_random_pairs(fresh_model() if model is None else model)
         c = subject.model.config

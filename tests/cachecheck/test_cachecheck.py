@@ -71,7 +71,7 @@ def failed_results(model: CachedModel[Any], *ids: str) -> dict[str, Result]:
 
 def test_a_correct_model_passes_every_check() -> None:
     toy = Toy()
-    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):  # which change nothing
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta"):  # which change nothing
         report = check_cache(toy)
     assert report.passed
     assert [result.id for result in report.checks if not result.offered] == []
@@ -546,6 +546,15 @@ def test_without_float64_the_models_own_dtype_is_used(monkeypatch: pytest.Monkey
             check_cache(Float32Only(dtype=dtype))
     with pytest.raises(AssertionError, match="no full pass: there is no way to convert it from float16 to float64"):
         check_cache(Functions(Mock(), Mock(), V, dtype=torch.float16))
+
+
+def test_a_lower_dtype_may_be_refused_by_any_error() -> None:
+    class Float64Only(Toy):
+        def full_pass(self, *given: Any) -> list[Tensor]:
+            assert self.dtype == torch.float64
+            return super().full_pass(*given)
+
+    assert {name for result in check_cache(Float64Only()).checks for name in result.by_dtype} == {"float64"}
 
 
 def test_the_largest_logit_is_the_unit_and_only_position_0_has_the_first_id() -> None:

@@ -206,6 +206,7 @@ def test_programs_of_an_issue_pass_a_right_model(
     assert f".from_pretrained('{name}', " in program
     assert issue.failing_program_output("print('inf 4.57.1 ...'); print([0.1, float('nan')])", 1.0) == "[0.1, nan]"
     assert issue.failing_program_output("print('informative'); print([0.1])", 1.0) == ""
+    assert issue.failing_program_output("print('of 5.23.0'); raise SystemExit(1)", 1.0) == ""
     limits = Mock(return_value=[])
     monkeypatch.setattr(issue, "candidate_programs", limits)
     for worst in (1e-11, 0.5, math.nan):
@@ -220,6 +221,7 @@ def test_programs_of_an_issue_pass_a_right_model(
     [
         (["./gone"], "--model ./gone is not a folder with a model"),
         (["{tmp}"], ".* cannot be loaded, from a folder or the hub: .* contains custom code"),
+        (["a" * 300], ".* cannot be loaded, from a folder or the hub: "),
         *(
             (["gpt2", *more], "--model measures a model that is not ours: "
                               "give no RUN, --data, --sabotage or --compiled with it")

@@ -130,6 +130,9 @@ def test_pairs_of_all_lengths_are_chosen(bundle: Bundle) -> None:
     assert min(chosen) <= lengths[5]
     assert max(chosen) >= lengths[-10]
     assert len(model_and_text_pairs(bundle, pairs[:3], ["deep"], []).pairs()) == 3
+    several = model_and_text_pairs(bundle, pairs[: 2 * N_TEXT_PAIRS - 1], ["deep"], []).pairs()
+    lengths = sorted(len(bundle.tokenizer.encode(source)) for source, _ in pairs[: 2 * N_TEXT_PAIRS - 1])
+    assert max(len(source) for source, _ in several) >= lengths[-3]
 
 
 # Runs

@@ -17,7 +17,11 @@ if find_spec("minitrans.compiled"):
 
     CHECK_MODULES.append(compiled)
 
-if find_spec("ctranslate2"):
+try:
+    import ctranslate2  # noqa: F401 (it may be there, and not work)
+except ImportError:
+    pass
+else:
     from minitrans.verify.checks import exported
 
     CHECK_MODULES.append(exported)
