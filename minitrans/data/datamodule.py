@@ -43,7 +43,8 @@ class TranslationDataModule(LightningDataModule):
         self.tokenizer = tokenizer
         self._corpus = corpus or load_corpus(config)
         used = DatasetDict({k: v for k, v in self._corpus.items() if k != "train" or not config.streaming})
-        tokenized = tokenize_corpus(used, tokenizer, config.cache_dir)
+        read = DatasetDict({k: v for k, v in used.items() if k in ("train", "valid")})
+        tokenized = tokenize_corpus(read, tokenizer, config.cache_dir)
         self._valid = read_id_rows(tokenized["valid"], "validation", max_len)
         noise = Noise(config.noise, tokenizer, config.target, max_len, seed) if config.noise else None
         self._train: EpochLoader | StreamLoader
@@ -103,6 +104,7 @@ class TranslationDataModule(LightningDataModule):
         return None if counts is None else sorted(counts, key=lambda word: (-counts[word], word))
 
     def find_line_numbers(self, batch: Batch) -> list[int]:
-        """Return the line numbers, see `find_pair_numbers`, of those pairs of a batch that have not been changed."""
-        sides = (map(self.tokenizer.decode, ids.tolist()) for ids in (batch.src_ids, batch.tgt_out))
-        return find_pair_numbers(self.config, self.tokenizer.reader, {*zip(*sides, strict=True)})
+        """Return the line numbers, see `find_pair_numbers`, of those pairs of a batch that have no noise."""
+        src, tgt = ([*map(self.tokenizer.decode, ids.tolist())] for ids in (batch.src_ids, batch.tgt_out))
+        pairs = {*zip(src, tgt, strict=True), *zip(tgt, src, strict=True)}  # some may have been reversed
+        return find_pair_numbers(self.config, self.tokenizer.reader, pairs)

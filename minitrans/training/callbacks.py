@@ -102,7 +102,7 @@ class WeightMovingAverage(WeightAveraging):
 class StopIfNotFinite(Callback):
     """Stops a run whose loss or weights are no longer finite, so that no checkpoint ever holds such weights.
 
-    The loss is checked one step late; otherwise the CPU would wait for the accelerator at the end of every step.
+    The loss is checked one step late; otherwise the CPU would wait for the accelerator twice in every step.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -19,7 +19,7 @@ function fail(message) {
 async function translate() {
   const n = [...text.value].length;
   if (n > text.dataset.limit) return fail(`The text has ${n} characters; at most ${text.dataset.limit} are translated at once.`);
-  const [source, target] = pair.value.split(" ");
+  const [source, target] = pair.value.split("\t");
   const question = { q: text.value, source, target };
   try {
     const address = new URL("translate", location.origin + location.pathname); // fetch refuses one with a password
@@ -75,7 +75,7 @@ function changed() {
 }
 
 function offer() {
-  const offered = EXAMPLES[pair.value.split("-")[0].split(" ")[0]] ?? [];
+  const offered = EXAMPLES[pair.value.split("-")[0].split("\t")[0]] ?? [];
   examples.hidden = !offered.length;
   examples.lastElementChild.replaceChildren(...offered.map((example) => {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: example });
