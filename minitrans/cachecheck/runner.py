@@ -64,8 +64,8 @@ def cases_by_dtype(model: CachedModel[Any]) -> dict[torch.dtype, ModelAndTokens[
     for dtype in (torch.float64, *LOWER_DTYPES):
         try:
             moved = model if model.dtype == dtype else model.to(dtype)
-            case = replace(next(iter(cases.values())), model=moved, refusal=Exception) if cases else random_case(moved)
-            case.full_pass()
+            case = replace(next(iter(cases.values())), model=moved) if cases else random_case(moved)
+            replace(case, refusal=Exception).full_pass()
             cases[dtype] = case
             with suppress(Exception):  # the check `steps` reports what is wrong
                 feed_in_chunks(case)

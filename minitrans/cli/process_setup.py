@@ -69,7 +69,7 @@ def keep_freed_memory() -> None:
     mmap_threshold, trim_threshold, top_pad = -3, -1, -2  # glibc's malloc.h
     with contextlib.suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(mmap_threshold, 1 << 25)  # the most before glibc 2.35, which refuses the next one
+        mallopt(mmap_threshold, 1 << 25)  # the most that glibc before 2.35 takes: it refuses the next
         for setting, size in ((mmap_threshold, 1 << 30), (trim_threshold, (1 << 31) - 1), (top_pad, 1 << 28)):
             mallopt(setting, size)
 

@@ -90,9 +90,8 @@ def _library_or_reason(source: Path) -> ctypes.CDLL | str:
         return f"CXX is {command!r}, which is not a valid command ({error})"
     if not compiler:
         return "no C++ compiler was found; install one, such as g++"
-    program = os.path.realpath(shutil.which(compiler[0]) or "")  # of several called c++
-    parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, program, compiler, _cpu_features()]
-    parts.append(platform.libc_ver())
+    parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, compiler, _cpu_features(), platform.libc_ver()]
+    parts += map(os.path.realpath, filter(None, map(shutil.which, compiler)))  # which of several programs called c++
     name = f"{source.stem}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
     try:
         place = Path(os.environ.get("XDG_CACHE_HOME", ""))  # ignored, as its specification says, if it is relative
@@ -178,8 +177,7 @@ def _first_error(failed: subprocess.CalledProcessError) -> str:
 
 def _cpu_features() -> str:
     """A description of the processor that differs, on Linux, wherever the meaning of -march=native does."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
+    lines = info.read_text().splitlines() if (info := Path("/proc/cpuinfo")).is_file() else []
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 

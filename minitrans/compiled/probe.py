@@ -7,7 +7,7 @@ import math
 import random
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from minitrans.cachecheck.measurement import default_modes
 from minitrans.compiled import training as compiled
 from minitrans.compiled.library import NotAdmittedError
 from minitrans.compiled.plan import Plan, read_plan
@@ -73,8 +74,7 @@ def _neutral_modes() -> Iterator[None]:
     """Inside: PyTorch seeded and the only source of random numbers, no inference mode, tensors on the CPU."""
     numpy = sys.modules.get("numpy.random")  # what a model that draws from it has imported
     before = random.getstate(), str(numpy and numpy.get_state(legacy=False))  # of whichever generator it has
-    cpu = nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")  # which doubles the time
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), cpu:
+    with default_modes():
         torch.default_generator.manual_seed(1)  # the CPU's alone
         try:
             yield

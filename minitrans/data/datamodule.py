@@ -42,14 +42,14 @@ class TranslationDataModule(LightningDataModule):
         self.config = config
         self.tokenizer = tokenizer
         self._corpus = corpus or load_corpus(config)
-        used = DatasetDict({k: v for k, v in self._corpus.items() if k != "train" or not config.streaming})
-        read = DatasetDict({k: v for k, v in used.items() if k in ("train", "valid")})
-        tokenized = tokenize_corpus(read, tokenizer, config.cache_dir)
+        splits = ["valid"] if config.streaming else ["train", "valid"]
+        tokenized = tokenize_corpus(DatasetDict({k: self._corpus[k] for k in splits}), tokenizer, config.cache_dir)
         self._valid = read_id_rows(tokenized["valid"], "validation", max_len)
         noise = Noise(config.noise, tokenizer, config.target, max_len, seed) if config.noise else None
         self._train: EpochLoader | StreamLoader
         if config.streaming:
-            self._train = StreamLoader(config, tokenizer, max_len, seed, used, noise)
+            others = DatasetDict({k: v for k, v in self._corpus.items() if k != "train"})
+            self._train = StreamLoader(config, tokenizer, max_len, seed, others, noise)
         else:
             self._src, tgt = read_id_rows(tokenized["train"], "training", max_len, config)
             settings = tokenizer.pad_bos_eos_ids, config.batch_tokens, seed, noise, config.reversed_epochs

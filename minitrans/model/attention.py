@@ -38,7 +38,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
     Args:
         scores: (..., Tq, Tk), a floating dtype; computed in at least float32.
-        mask: bool, True = may attend; as many dimensions, broadcast to (..., Tq, Tk); with None, all may see all.
+        mask: bool, True = may attend; of as many dimensions as `scores`, and broadcastable to it; None hides nothing.
 
     Returns:
         (..., Tq, Tk), dtype of `scores`. Every row sums to 1, except that a row that may attend to nothing is all 0
@@ -72,7 +72,7 @@ def scaled_dot_product_attention(
         q: (..., Tq, Dh) queries.
         k: (..., Tk, Dh) keys.
         v: (..., Tk, Dv) values; any Dv.
-        mask: bool, True = may attend, of as many dimensions as (..., Tq, Tk); errors as in `masked_softmax`.
+        mask: As in `masked_softmax`, which also names the errors.
         dropout_p: Probability with which each weight is dropped, in [0, 1); 0 outside training.
         need_weights: Whether to return the weights.
 

@@ -32,7 +32,7 @@ class LayerOutput(NamedTuple):
 
 
 def sinusoidal_positions(max_len: int, d_model: int) -> Tensor:
-    """A vector for each position: sines in the even columns, cosines in the odd ones, wavelengths 2 pi and more.
+    """A vector for each position: sines in the even columns, cosines in the odd ones, wavelengths 2 pi to 20000 pi.
 
     Args:
         max_len: Number of positions.

@@ -27,7 +27,7 @@ def batch_loss(model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Ten
         smoothing: In [0, 1); see `label_smoothed_cross_entropy`.
 
     Returns:
-        Scalar, at least float32: the sum over the real positions, in nats. Errors as in `Transformer.forward`.
+        Scalar, at least float32: the sum over the real positions, in nats. Divide by their number for the mean.
     """
     hidden = model.hidden_states(src_ids, tgt_in)
     return linear_cross_entropy(hidden, model.logits, tgt_out, model.config.pad_id, smoothing)

@@ -285,7 +285,7 @@ class Transformer(nn.Module):
         return hidden, traces
 
     def embed(self, embedding: nn.Embedding, ids: Tensor, offset: int) -> Tensor:
-        """Tokens times sqrt(D), plus positions from `offset` on: int64 (B, T) -> (B, T, D). ValueError: no room."""
+        """Token vectors times sqrt(D), plus position vectors from `offset` on: int64 (B, T) -> (B, T, D)."""
         end = offset + ids.size(1)
         if end > self.config.max_len:
             raise ValueError(f"{end} tokens are more than model.max_len ({self.config.max_len})")

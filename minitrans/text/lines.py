@@ -18,13 +18,13 @@ from minitrans.errors import UserError
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 MAX_LINE_BYTES = 1 << 22  # a longer line is not text, and may be a few kilobytes that unpack to gigabytes
 ALL_LINE_NUMBERS = range(1, sys.maxsize)  # numbers of the lines of a whole file
-_TWO_LETTER_CODES = {  # for a few common languages, and other names of those without spaces
+_TWO_LETTER_CODES = {  # for a few common languages, and other names of those that are scored by characters
     "bod": "bo", "bur": "my", "cat": "ca", "ces": "cs", "chi": "zh", "cmn": "zh", "cze": "cs", "dan": "da", "deu": "de",
     "dut": "nl", "dzo": "dz", "ell": "el", "eng": "en", "fin": "fi", "fra": "fr", "fre": "fr", "ger": "de", "gre": "el",
     "ita": "it", "jpn": "ja", "khm": "km", "kor": "ko", "lao": "lo", "mya": "my", "nld": "nl", "pol": "pl", "por": "pt",
     "rus": "ru", "slk": "sk", "spa": "es", "tha": "th", "tib": "bo", "vie": "vi", "zho": "zh",
     "burmese": "my", "chinese": "zh", "cn": "zh", "japanese": "ja", "jp": "ja", "khmer": "km", "korean": "ko",
-    "kr": "ko", "laotian": "lo", "thai": "th", "tibetan": "bo"
+    "laotian": "lo", "thai": "th", "tibetan": "bo"
 }  # fmt: skip
 
 

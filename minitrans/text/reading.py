@@ -38,13 +38,13 @@ TEXTING_ABBREVIATIONS = {
 }  # fmt: skip
 # English questions: a verb before its subject. More may stand between "what" or "how" and the verb, but not "a day it".
 _SUBJECTS = "i|you|u|he|she|it|we|they|this|that|these|those|there"
-_NO_THING = rf"{_SUBJECTS}|an?|the|matters|happens|happened"  # as in: what happened is sad
+_NOT_ASKED_ABOUT = rf"{_SUBJECTS}|an?|the|matters|happens|happened"  # as in: what happened is sad
 _BE, _CAN = "is|are|r|was|were|does|did", "can|could|will|would|shall|should|has"
 _AUXILIARY = rf"(?:{_BE}|{_CAN}|ca|wo|do|am|have|may|must)(?:n'?t)?"
 _QUESTION = re.compile(
     r"(?:(?:excuse me|sorry|hi|hello|hey|ok|okay|and|but|well|please),? )*"
     rf"(?:(?:who|whose|which|what if|(?:what|how) about) \w|(?:what|where|who|when|how|why)'?(?:s|re) \w"
-    rf"|(?:when|where|why|(?:what|how)(?: (?!(?:{_NO_THING})\b)[\w']+){{0,3}}?) {_AUXILIARY} \w"
+    rf"|(?:when|where|why|(?:what|how)(?: (?!(?:{_NOT_ASKED_ABOUT})\b)[\w']+){{0,3}}?) {_AUXILIARY} \w"
     rf"|(?:{_BE})(?:n'?t)? \w|(?:do|have)(?:n'?t)? (?:i|you|u|we|they)\b|may (?:i|we)\b"
     rf"|(?:{_CAN}|ca|wo)(?:n'?t)? (?:{_SUBJECTS}|the|my|your|his|her|our|their|any\w*|every\w*)\b"
     rf"|.+, (?:{_AUXILIARY} (?:i|you|u|he|she|we|they)|\w+n'?t it)\b)[^.?!]*",
@@ -107,7 +107,9 @@ _BOUNDARIES_BY_KIND = _LATIN_BOUNDARIES, _LATIN_BOUNDARIES, ("", ""), (r"(?<!\d)
 _ADDRESS = (
     r"[^\s@]+@\S*\w|(?:\w+://|www\.)\S*\w|(?:[\w-]+\.)+(?:com|org|net|edu|gov|info|io|cn|de|fr|jp|uk)\b(?:/\S*\w)?"
 )
-_MISSING_SPACE_AFTER_END = re.compile(rf"({_ADDRESS})|(?<=[^\W\d_]{{2}}[?!])(?=[^\W\d_](?!\w*=))")  # Hello!How
+_MISSING_SPACE_AFTER_END = re.compile(
+    rf"({_ADDRESS})|(?<=[^\W\d_]{{2}}[?!])(?=[^\W\d_](?!\w*=))"
+)  # Hello!How, but not page?id=5
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:[.:/-]\d+)*"
 # Vowel signs and other marks on letters, and the joiners in Persian words: none of them is a letter for `re`.
 # Beyond U+FFFF, those of Chakma and Adlam.
@@ -444,7 +446,7 @@ def _replace_names(run: str, set_aside: Callable[[str, list[tuple[str, int]]], s
 def _split_surroundings(line: str, english: bool) -> tuple[str, str, str]:
     """A clean line in three parts: what comes before the sentence, the sentence, and what comes after it.
 
-    Only in English does 3. stand for an item of a list alone.
+    Outside English, `3. ` may begin a date, and stays in the sentence.
     """
     before = after = ""
     if not line.isascii() and any(map(str.isalnum, line)):

@@ -116,8 +116,8 @@ def load_bundle(folder: Path) -> Bundle:
         raise UserError(f"{folder} is not a folder; give the run folder that `minitrans train` wrote")
     if re.search("[\ud800-\udfff]", str(folder)):  # bytes that are not UTF-8, which safetensors does not open
         raise UserError(f"{folder}: its name is not UTF-8; rename it, or go into it and give .")
-    if absent := [name for name in (METADATA, WEIGHTS, TOKENIZER) if not os.access(folder / name, os.R_OK)]:
-        raise UserError(f"{folder} holds no finished run: {', '.join(absent)} is missing or unreadable; train it first")
+    if missing := [name for name in (METADATA, WEIGHTS, TOKENIZER) if not (folder / name).is_file()]:
+        raise UserError(f"{folder} holds no finished run: {', '.join(missing)} is missing; train it first")
     config, source, target, n_words, threshold, digests = _load_metadata(folder / METADATA)
     tokenizer = load_tokenizer(folder)
     for name in ("vocab_size", "pad_id", "bos_id", "eos_id"):

@@ -369,7 +369,7 @@ def _tokenize_sentence(reader: Reader, bundle: Bundle, sentence: str) -> tuple[i
     return len(ids), (cut if ids else [], kept)
 
 
-_MINUS = re.compile("(?i)[-−–－负負]|零下|氷点下|マイナス|영하|minus|moins|meno|минус")
+_ANY_MINUS = re.compile(r"(?i)[-−–－负負]|零下|氷点下|マイナス|영하|\b(?:minus|moins|menos?|минус)\b")
 _MINUS_SIGN = re.compile(r"""(?<![^\s("'])[-−–－](?=[$€£¥]?\d)""")
 
 
@@ -381,7 +381,7 @@ def has_changed_numbers(line: str, translation: str) -> bool:
     """
     separators = ",.", ",.'’\\s"
     given = {number for each in separators for number in _whole_numbers(translation, each)}
-    lost_minus = _MINUS_SIGN.search(line) and not _MINUS.search(translation)
+    lost_minus = _MINUS_SIGN.search(line) and not _ANY_MINUS.search(translation)
     return bool(given) and bool(lost_minus or not any(_whole_numbers(line, each) <= given for each in separators))
 
 

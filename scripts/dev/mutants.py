@@ -245,14 +245,14 @@ EQUIVALENT_MUTANTS = {
             "c++ is one of them",
         **{f"parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, {rest}]":
             "any key made of the same parts will do" for rest in (
-            "compiler, program, _cpu_features()",
-            "program, _cpu_features(), compiler",
+            "_cpu_features(), compiler, platform.libc_ver()",
+            "compiler, platform.libc_ver(), _cpu_features()",
         )},
         "library = ctypes.CDLL(path)": "CDLL takes paths too",
         "with tempfile.TemporaryDirectory(prefix='compiling-') as folder:": "there is one file system here",
         "subprocess.run([*command, '-o', made], check=True, capture_output=True, encoding='utf-8', errors='replace', "
         "env=os.environ | {'LC_ALL': 'C'})": "subprocess takes paths too",
-        "lines = info.read_text().splitlines() if info else []": "the file is there on Linux",
+        "lines = info.read_text().splitlines() if (info := Path('/proc/cpuinfo')) else []": "Linux has the file",
         "return next((line for line in lines if line.startswith(('Features', 'flags'))), platform.machine())":
             "no file has both",
         "assert (a.is_contiguous() for a in arguments if isinstance(a, Tensor))": "all that gets here is contiguous",

@@ -556,6 +556,14 @@ def test_a_lower_dtype_may_be_refused_by_any_error() -> None:
 
     assert {name for result in check_cache(Float64Only()).checks for name in result.by_dtype} == {"float64"}
 
+    class NoBfloat16Steps(Toy):
+        def feed(self, *given: Any) -> list[Tensor]:
+            assert self.dtype != torch.bfloat16
+            return super().feed(*given)
+
+    with pytest.raises(AssertionError, match="steps: ∞, .*: AssertionError"):
+        check_cache(NoBfloat16Steps())
+
 
 def test_the_largest_logit_is_the_unit_and_only_position_0_has_the_first_id() -> None:
     class Large(Toy):

@@ -36,7 +36,8 @@ def test_no_compiler_warns(compiler: list[str], processor: str) -> None:
     if not shutil.which(compiler[0]):
         pytest.skip(f"{compiler[0]} is not installed")
     command = [*compiler, "-std=c++17", "-fopenmp", f"-march={processor}", *WARNING_FLAGS, "-fsyntax-only"]
-    if subprocess.run([*command, "-xc++", "-include", "omp.h", os.devnull]).returncode:
+    known = [*compiler, "-fopenmp", f"-march={processor}", "-fsyntax-only", "-xc++", "-include", "omp.h", os.devnull]
+    if subprocess.run(known).returncode:
         pytest.skip(f"{compiler[0]} has no omp.h, or does not know {processor}")
     ended = subprocess.run([*command, training.CPP_PATH, stepper.CPP_PATH], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -230,6 +230,12 @@ def test_beam_search_equals_the_plain_one_in_every_row(beam: int, length_penalty
         assert_same_hypotheses(hypotheses, plain_beam_search(MODEL, source[source != PAD], beam, length_penalty))
 
 
+def test_beam_search_gives_something_where_logits_are_nan() -> None:
+    model = varied_model(0)
+    torch.nn.init.constant_(model.output.weight, torch.nan)
+    assert [len(hypotheses) for hypotheses in beam_search(CachedStepper(model), SRC_IDS[:2], 2)] == [2, 2]
+
+
 @given(st.integers(0, 1000), st.integers(1, 6), st.integers(1, 4), st.integers(6, 11))
 def test_beam_search_equals_the_plain_one_for_any_model(seed: int, beam: int, n_rows: int, vocab_size: int) -> None:
     model, src_ids = varied_model(seed, vocab_size, max_len=9), random_ids(seed, [4, 1, 3, 2][:n_rows], 4, vocab_size)

@@ -21,7 +21,7 @@ BAD_OUTPUT = [line.replace("sat on", "lay under") if i % 5 else line for i, line
     ("tokenizer", "targets"),
     [
         ("zh", "zh zh-CN ZH_Hans zho_Hans chi cmn yue_Hant wuu cn Chinese"),
-        ("char", "ja jpn_Jpan ko kor_Hang th tha_Thai lo lao_Laoo km khm_Khmr my mya_Mymr bur bod_Tibt dzo"),
+        ("char", "ja jpn_Jpan ko kor_Hang th tha_Thai lo lao_Laoo km khm_Khmr my mya_Mymr bur bod_Tibt dzo jp"),
         ("13a", "de de-AT deu_Latn en vi vie x"),
     ],
 )

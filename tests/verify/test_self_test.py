@@ -5,7 +5,6 @@ import logging
 import math
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from types import CodeType, FunctionType
 from typing import Any
 from unittest.mock import patch
@@ -25,7 +24,7 @@ from minitrans.verify.model_and_pairs import fresh_model, model_and_random_pairs
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
 
 LOGGER, TOKEN_IDS = logging.getLogger("minitrans"), torch.tensor([[5, 6, 7]])
-IS_AVAILABLE_BY_PREFIX = {"compiled.": CAN_COMPILE, "export.": find_spec("ctranslate2") is not None}
+IS_AVAILABLE_BY_PREFIX = {"compiled.": CAN_COMPILE, "export.": any(check.id.startswith("export.") for check in CHECKS)}
 MISSING_PREFIXES = tuple(kind for kind, is_there in IS_AVAILABLE_BY_PREFIX.items() if not is_there)
 AVAILABLE_CHECKS = [check for check in CHECKS if not check.id.startswith(MISSING_PREFIXES)]
 AVAILABLE_SABOTAGES = [sabotage for sabotage in SABOTAGES if not sabotage.id.startswith(MISSING_PREFIXES)]

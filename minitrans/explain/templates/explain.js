@@ -112,7 +112,7 @@ function drawGrowing() {
   y -= 6;
   parts.push(text(0, y, `The ${likeliest.length} likeliest next pieces`, { class: "title" }));
   const pieces = likeliest.map(([piece]) => short(label(piece)));
-  const taken = likeliest.findIndex(([piece]) => piece === target[step + 1]); // the first: a number may look like a copy
+  const taken = likeliest.findIndex(([piece]) => piece === target[step + 1]); // of two that look alike, the likelier
   const left = widest(pieces) + 10, scale = Math.max(40, room - left - 110);
   likeliest.forEach(([, logP], i) => {
     const p = Math.exp(logP);
