@@ -561,7 +561,7 @@ def test_a_lower_dtype_may_be_refused_by_any_error() -> None:
             assert self.dtype != torch.bfloat16
             return super().feed(*given)
 
-    with pytest.raises(AssertionError, match="steps: ∞, .*: AssertionError"):
+    with pytest.raises(AssertionError, match=r"steps: ∞, .*: AssertionError"):
         check_cache(NoBfloat16Steps())
 
 
