@@ -22,6 +22,7 @@ from minitrans.errors import UserError
 from minitrans.files import write_file
 from minitrans.training import distillation
 from minitrans.training.config import RunConfig, parse_config
+from minitrans.training.run_folder import is_trained
 from minitrans.translate.metrics import Scores, mean_and_std, score
 from minitrans.translate.translator import Translator
 
@@ -49,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=positive_int, default=3, metavar="N", help="runs of each config")
     parser.add_argument("--runs", default="runs/results", help="folder for all runs")
     cli.process_setup.start_log(debug=False)
+    cli.process_setup.setup_training_process()
     try:
         args = parser.parse(sys.argv[1:] if argv is None else argv)
         folder = Path(args.runs).resolve()
@@ -76,11 +78,12 @@ def train_and_score(config: Path, seed: int, corpora_dir: str | None, runs_dir: 
     settings = ["--config", str(config), "--seed", str(seed), "--run-dir", str(run)]
     if corpora_dir is not None:
         settings += ["--data.path", str(Path(corpora_dir, config.stem))]
-    if not (run / SCORES_FILE).is_file():
-        model = parse_config(settings)
+    model = parse_config(settings)
+    final = distillation.final_config(model, teachers)
+    if not (is_trained(final) and (run / SCORES_FILE).is_file()):  # it also refuses a run with other settings
         minutes = {
             "teachers": run_timed_stage(distillation.make_distillation_inputs(model, teachers), teachers),
-            "model": run_timed_stage(distillation.train_unless_done(distillation.final_config(model, teachers)), run),
+            "model": run_timed_stage(distillation.train_unless_done(final), run),
         }
         scores = score_and_count_parameters(run, model, BLEU_TOKENIZER_BY_CONFIG.get(config.stem))
         write_file(run / SCORES_FILE, json.dumps({"minutes": minutes, **scores}, indent=1))

@@ -71,6 +71,10 @@ def test_runs_are_trained_and_scored_once_and_can_be_resumed(
     number = r"\d+\.\d\d"
     assert re.search(rf"\| 3 min \| 2 min \| {number} \(none\)( \| {number}){{3}} \|$", capsys.readouterr().out)
     assert (run / "model.safetensors").read_bytes() == weights
+    config = Path(argv[0])  # its settings are changed
+    config.write_text(config.read_text().replace("max_steps: 4", "max_steps: 9"))
+    assert results_table.main(argv) == 2
+    assert "tiny-1 was trained with other settings (max_steps); " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("minutes", [None, "nan"])
