@@ -580,7 +580,7 @@ def test_paths(folder: str) -> list[str]:
     return [str(ROOT / "tests" / name) for name in (folder, *others)]
 
 
-def record_tests(folder: str, modules: Sequence[str], results: Path) -> int:
+def record_tests(folder: str, modules: Sequence[str], results_folder: Path) -> int:
     """Run a folder's quick tests, and note in a file which of them execute which line; return 0 if they pass."""
     executed = ExecutedLinesPlugin()
     executed.coverage.start()
@@ -589,7 +589,7 @@ def record_tests(folder: str, modules: Sequence[str], results: Path) -> int:
     failed = pytest.main([*PYTEST_OPTIONS, *test_paths(folder)], plugins=[executed])
     executed.coverage.stop()
     tests = {path: executed.tests_by_line(path) for path in map(module_path, modules)}
-    (results / f"{folder}.json").write_text(json.dumps([tests, executed.seconds]), encoding="utf-8")
+    (results_folder / f"{folder}.json").write_text(json.dumps([tests, executed.seconds]), encoding="utf-8")
     return failed
 
 

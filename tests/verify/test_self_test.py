@@ -48,6 +48,8 @@ def code_by_function() -> dict[FunctionType, CodeType]:
 def test_every_sabotage_must_be_noticed_by_a_check_that_can_run() -> None:
     available = {check.id for check in AVAILABLE_CHECKS}
     assert [sabotage.id for sabotage in AVAILABLE_SABOTAGES if not available.intersection(sabotage.noticed_by)] == []
+    named = {id_ for sabotage in AVAILABLE_SABOTAGES for id_ in sabotage.noticed_by}
+    assert {id_ for id_ in named if not id_.startswith(MISSING_PREFIXES)} == available
 
 
 @pytest.mark.parametrize("check", AVAILABLE_CHECKS, ids=lambda check: check.id)
