@@ -71,4 +71,5 @@ def open_socket(host: str, port: int) -> socket.socket:
         raise UserError(f"cannot listen on {host}, port {port}: {why}; give another --host or --port") from error
     # Connections inherit it. asyncio does not set it if the protocol number is 0; a body would wait 40 ms for an ACK.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # or clients that vanished stay connected for ever
     return listening

@@ -15,7 +15,7 @@ from minitrans.translate.translator import Translator
 def explain(translator: Translator, texts: str | Sequence[str], limit: int | None = None) -> ExplanationPage:
     """Translate one text or several, greedily, and show how, for `limit` sentences at most.
 
-    Text without words is left out, with a logged warning.
+    Text without words is left out.
 
     Raises:
         UserError: There are no texts, or none has words.

@@ -92,7 +92,7 @@ def translate_sentences(
 ) -> list[tuple[str, Translation]]:
     """Translate the texts' sentences greedily, at most `limit`: each sentence, and its translation with attention.
 
-    A sentence without words is left out, with a warning.
+    A sentence without words is left out.
     """
     found: list[tuple[str, Translation]] = []
     for number, text in enumerate(texts, 1):
@@ -101,7 +101,7 @@ def translate_sentences(
                 return found
             (translation,) = translator.translations([sentence], attention=True, first_line=number, split=False)
             if translation.attention is None:
-                logger.warning("text %d: a sentence without words is left out", number)
+                logger.info("text %d: a sentence without words is left out", number)
             else:
                 found.append((sentence, translation))
     if not found:

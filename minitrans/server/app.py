@@ -117,7 +117,7 @@ class Api:
             access_log=False,
             server_header=False,
             ws="none",
-            limit_concurrency=500,  # connections; the 500th is answered 503
+            limit_concurrency=500,  # connections; while there are 500, each request is answered 503
             timeout_graceful_shutdown=30,
         )
         with contextlib.suppress(KeyboardInterrupt):
@@ -134,7 +134,7 @@ class Api:
         # Each line, or each text in HTML, is translated by itself. These have odd indices; the pieces between stay.
         split = [split_html(text) if form == "html" else ["", *re.split("(\r?\n)", text), ""] for text in texts]
         lines = [line for pieces in split for line in pieces[1::2]]
-        detected = self._detected_languages("\n".join(lines))[:1] if source == "auto" else []
+        detected = self._detected_languages("\n".join(lines), target)[:1] if source == "auto" else []
         translator = self._find_translator(detected[0]["language"] if detected else source, target)
         unsure = params.get("unsure")  # for our page: LibreTranslate has no such parameter
         doubting = bool(unsure) and str(unsure).lower() not in ("0", "false")
@@ -170,7 +170,8 @@ class Api:
 
     async def _page(self, _: Request) -> Response:
         given = {"pairs": [*self._translators], "char_limit": self._char_limit, "explained": MAX_EXPLAINED_SENTENCES}
-        return HTMLResponse(render_template("serve.html", **given), headers=PAGE_HEADERS)
+        headers = PAGE_HEADERS | {"Cache-Control": "no-cache"}  # Firefox forgets a text typed on a page of "no-store"
+        return HTMLResponse(render_template("serve.html", **given), headers=headers)
 
     async def _explain(self, request: Request) -> Response:
         """The page of `minitrans explain` for a text's first sentences."""
@@ -254,11 +255,14 @@ class Api:
                 _refuse(f"{clean(code):.40} is not supported")
         return _refuse(f"{target} is not available as a target language from {source}")
 
-    def _detected_languages(self, text: str) -> list[dict[str, Any]]:
-        """Each source language, with the percentage of the text's words that its run knows; 0 without a word list."""
-        tokens, shares = split_lowercase_words(text), Counter[str]()
-        for (source, _), translator in self._translators.items():
-            known = translator.bundle.source_words or ()
+    def _detected_languages(self, text: str, target: str = "") -> list[dict[str, Any]]:
+        """Each source language, with the percentage of the text's words that its run knows; 0 without a word list.
+
+        Of those with one percentage, the ones that are translated to `target` come first.
+        """
+        tokens, shares, goal = split_lowercase_words(text), Counter[str](), _normalize_language(target)
+        for source, to in sorted(self._translators, key=lambda pair: _normalize_language(pair[1]) != goal):
+            known = self._translators[source, to].bundle.source_words or ()
             shares[source] = max(shares[source], 100 * sum(word in known for word in tokens) // max(1, len(tokens)))
         return [{"confidence": confidence, "language": code} for code, confidence in shares.most_common()]
 
@@ -267,8 +271,9 @@ class Api:
     ) -> Sequence[Any]:
         """Queue some work, and wait for its results; the work is dropped if the client disconnects first."""
         most = translator.bundle.model.config.max_len - 1
-        for line in lines:
-            if (n := translator.longest_sentence_length(line)) > most:  # it would be cut
+        lengths = await asyncio.to_thread(lambda: [*map(translator.longest_sentence_length, lines)])  # it takes a while
+        for line, n in zip(lines, lengths, strict=True):
+            if n > most:  # it would be cut
                 _refuse(f"{clean(line)[:40]!r}... has a sentence of {n} pieces, the model takes {most}; shorten it")
         answer = self._queue.put(work, lines)
         gone: asyncio.Future[Any] = asyncio.ensure_future(request.receive())  # after the body, only a disconnect comes

@@ -11,6 +11,7 @@ import http.client
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +61,7 @@ def running_server(run: Path, *flags: str) -> Iterator[ServerProcess]:
             if address_line is None:
                 raise UserError(f"the server did not start; see `minitrans serve {run}`")
             port = int(address_line.partition("127.0.0.1:")[2].split()[0])
+            threading.Thread(target=process.stderr.read, daemon=True).start()  # or a full pipe stops it
             yield ServerProcess(process, port, {name: sizes[name] for name in ("source", "target")})
         finally:
             process.terminate()

@@ -48,9 +48,11 @@ def test_columns_that_do_not_fit_are_drawn_below(translation: Translation) -> No
 
 
 def test_the_command_prints_texts(tiny_run: Path, translation: Translation, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "minitrans")
     one = "\n".join(draw_cross_attention("I love you.", translation, 10_000)) + "\n"
     assert run_cli("explain", tiny_run, "I love you. I love you.", "?", " ")[:2] == (0, f"{one}\n{one}")
-    assert caplog.messages == [f"text {number}: a sentence without words is left out" for number in (2, 3)]
+    left_out = [f"text {number}: a sentence without words is left out" for number in (2, 3)]
+    assert [message for message in caplog.messages if message.startswith("text")] == left_out
 
 
 def test_the_command_writes_a_page_of_a_file(tiny_run: Path, tmp_path: Path) -> None:

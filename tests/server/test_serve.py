@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -185,6 +186,9 @@ def test_the_detected_language_is_that_of_the_run_that_knows_most_words(translat
         settings = server.get("/frontend/settings").json()
         codes = [settings["language"][side]["code"] for side in ("source", "target")]
         assert (settings["charLimit"], codes) == (300, ["en", "zh"])
+    with TestClient(Api([Translator(german), Translator(wordless)], 300, 0, 9)) as server:
+        answer = server.post("/translate", json={"q": "?", "source": "auto", "target": "fr"}).json()
+    assert answer == {"translatedText": "?", "detectedLanguage": {"confidence": 0, "language": "en"}}
 
 
 @pytest.mark.parametrize(
@@ -263,6 +267,18 @@ def test_a_failure_is_answered_and_the_server_continues(client: TestClient) -> N
     assert client.post("/translate", json={"q": "a", **EN_ZH_PARAMETERS}).status_code == 200
 
 
+def test_others_are_answered_while_a_text_is_measured(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured, answered = threading.Event(), threading.Event()
+    length = Mock(side_effect=lambda _: measured.set() or (0 if answered.wait(30) else 999))
+    monkeypatch.setattr(Translator, "longest_sentence_length", length)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(client.post, "/translate", json={"q": "a", **EN_ZH_PARAMETERS})
+        assert measured.wait(30)
+        assert client.get("/health").status_code == 200
+        answered.set()
+        assert waiting.result().status_code == 200
+
+
 def test_nothing_is_computed_for_a_client_that_has_left(translator: Translator) -> None:
     api = Api([translator], 300, 0, 1)  # nothing is computed: its lifespan has not begun
     parts = {"body": b"q=a&source", "more_body": True}, {"body": b"=en&target=zh"}, {"type": "http.disconnect"}
@@ -276,6 +292,7 @@ def test_no_file_is_served_and_every_answer_has_a_policy(client: TestClient) -> 
         assert (client.get(path).status_code, client.get(path).json()) == (404, {"error": "Not Found"})
     for path in ("/", "/health", "/nothing", "/explain?q=?&source=en&target=zh"):  # the page shows its error in a frame
         assert "frame-ancestors 'self'" in client.get(path).headers["Content-Security-Policy"]
+        assert client.get(path).headers["Cache-Control"] == ("no-cache" if path == "/" else "no-store")
     assert client.get("/translate").headers["Allow"] == "POST"
     long = client.get("/explain", params={"q": "\n".join(["", " ", *["a"] * 9]), **EN_ZH_PARAMETERS})
     assert long.text.count('"log_prob"') == 5
@@ -312,6 +329,7 @@ def test_a_port_in_use_and_a_missing_extra_are_refused(tiny_run: Path) -> None:
         assert in_use in refusal_message("serve", tiny_run, "--port", port)
         with open_socket("127.0.0.1", 0) as listening:  # else bodies wait for an ACK, 40 ms
             assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert listening.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         patch.setitem(sys.modules, "uvicorn", None)
         patch.delitem(sys.modules, "minitrans.server.app", raising=False)
         assert "install minitrans with its extra `serve`" in refusal_message("serve", tiny_run)
@@ -418,6 +436,7 @@ def test_the_page_by_keyboard_alone(server: ServerProcess, translator: Translato
             page.focus("#examples button")
             page.keyboard.press("Enter")
             assert page.get_by_label("Text").get_attribute("id") == "text"
+            assert page.evaluate("[text.lang, translation.lang]") == ["en", "zh"]
             assert page.get_by_label("Translation").get_attribute("aria-live") == "polite"
             page.wait_for_function(f"() => {value} !== '' && text.value === 'Good morning. How are you?'")
             page.wait_for_function("() => figures.firstChild !== null")
@@ -449,7 +468,7 @@ def test_the_page_by_keyboard_alone(server: ServerProcess, translator: Translato
         page.wait_for_function("() => figures.firstChild.src.includes('sleep.+I+sleep.&source')")
         love, too_long = ("I love you.", translator.translate(["I love you."])[0][:15]), "Axolotls " + "sleep " * 40
         refused = (too_long, "'Axolotls sleep"), ("a" * 5001, "The text has 50")
-        for typed, shown in (("😊", "😊"), love, *refused, love, (" ", "")):
+        for typed, shown in (("😊", "😊"), ("5️⃣", "5️⃣"), love, *refused, love, (" ", "")):
             page.evaluate("document.getElementById('text').select()")
             page.keyboard.insert_text(typed)
             seen = f"(translation.textContent + fault.textContent).slice(0, 15) === {json.dumps(shown)}"

@@ -37,8 +37,8 @@ async function translate() {
     translation.textContent = found.translatedText;
     const unknown = found.unknown.length ? ` Not in the training data: ${found.unknown.join(", ")}.` : "";
     doubt.textContent = found.unsure ? `Unsure: this translation may be wrong.${unknown}` : "";
-    if (/[\p{L}\p{N}]/u.test(question.q)) drawing = setTimeout(draw, DRAW - TRANSLATE, question);
-    else empty(figures); // a text without letters and digits stays as it is
+    if (/[\p{L}\p{N}](?![\ufe0f\u20e3])/u.test(question.q)) drawing = setTimeout(draw, DRAW - TRANSLATE, question);
+    else empty(figures); // a text without letters and digits but in emoji stays as it is
   } catch (error) {
     if (error.name !== "AbortError") fail(`The server is not answering: ${error.message}`);
   }
@@ -75,7 +75,9 @@ function changed() {
 }
 
 function offer() {
-  const offered = EXAMPLES[pair.value.split("-")[0].split("\t")[0]] ?? [];
+  [text.lang, translation.lang] = pair.value.split("\t");
+  examples.lastElementChild.lang = text.lang;
+  const offered = EXAMPLES[text.lang.split("-")[0]] ?? [];
   examples.hidden = !offered.length;
   examples.lastElementChild.replaceChildren(...offered.map((example) => {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: example });
