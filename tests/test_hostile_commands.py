@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -148,14 +149,16 @@ def test_a_forbidden_folder_is_reported_in_one_line(tiny_run: Path, monkeypatch:
     assert refusal_message("translate", tiny_run, "a").startswith("cannot use run: Permission denied; ask its owner")
 
 
-def test_sigterm_leaves_nothing_half_written(tiny_run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_nothing_half_written(number: signal.Signals, tiny_run: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("I love you, and I saw a saw.\n" * 200_000)
     words = [sys.executable, "-m", "minitrans", "translate", str(tiny_run), "--input", "in", "--output", "out"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, cwd=tmp_path, text=True) as process:
+    heard = partial(signal.signal, number, signal.SIG_DFL)  # `nohup pytest` would have it ignored
+    with subprocess.Popen(words, stderr=subprocess.PIPE, cwd=tmp_path, text=True, preexec_fn=heard) as process:
         while not any(tmp_path.glob("out.*.tmp")):
             assert process.poll() is None
             time.sleep(0.01)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         assert process.wait(60) == 130
         assert process.stderr is not None
         assert process.stderr.read() == "minitrans: interrupted\n"

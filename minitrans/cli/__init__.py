@@ -18,7 +18,7 @@ from minitrans.cli.arguments import Parser
 from minitrans.cli.evaluate import add_evaluate_flags, evaluate_command
 from minitrans.cli.explain import add_explain_flags, explain_command
 from minitrans.cli.export import add_export_flags, export_command
-from minitrans.cli.process_setup import interrupted_by_sigterm, set_gc_and_env, setup_training_process, start_log
+from minitrans.cli.process_setup import interrupted_by_signals, set_gc_and_env, setup_training_process, start_log
 from minitrans.cli.serve import add_serve_flags, serve_command
 from minitrans.cli.train import distill_command, train_command
 from minitrans.cli.translate import add_translate_flags, translate_command
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     start_log(debug)
     set_gc_and_env()
     try:
-        with interrupted_by_sigterm():
+        with interrupted_by_signals():
             code = parse_and_run(argv)
             sys.stdout.flush()  # here, where an error can still be reported
             return code

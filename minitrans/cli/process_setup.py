@@ -75,10 +75,12 @@ def keep_freed_memory() -> None:
 
 
 @contextlib.contextmanager
-def interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end a command as Ctrl-C does, so that half-written files are removed."""
+def interrupted_by_signals() -> Iterator[None]:
+    """Let SIGTERM, or a terminal that closes, end a command as Ctrl-C does, so that half-written files are removed."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(ValueError):  # not in the main thread
-            before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-            stack.callback(signal.signal, signal.SIGTERM, before)
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                if (before := signal.getsignal(number)) is not signal.SIG_IGN:  # `nohup` ignores the second
+                    signal.signal(number, signal.default_int_handler)
+                    stack.callback(signal.signal, number, before)
         yield

@@ -25,7 +25,7 @@ from jsonargparse import ArgumentParser
 
 from minitrans.data import filters
 from minitrans.data.batching import ID_ROWS, IdRows, id_rows, row_lengths
-from minitrans.data.readers import CHUNK, PAIR_SCHEMA, OpenSplit, is_path, iter_pair_tables, open_splits, open_train
+from minitrans.data.readers import CHUNK, PAIR_SCHEMA, OpenSplit, iter_pair_tables, open_splits, open_train
 from minitrans.data.setting_types import read_safe_yaml
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
@@ -275,7 +275,7 @@ def _read_splits(config: DataConfig) -> dict[str, Dataset]:
         if config.streaming and name == config.train_split:
             split = split._replace(row_stream=split.row_stream.take(_TOKENIZER_PAIRS))
         pairs = _read_split(split, config)
-        if is_path(config.path) and not len(pairs):
+        if not len(pairs):
             raise UserError(f"{config.path} holds no sentences for {name}; fill or remove it, or set data.splits")
         return pairs
 
@@ -295,7 +295,8 @@ def _take_part(setting: str, part: str, names: Collection[str], read: Callable[[
             there_are = ", ".join(names)
             raise UserError(f"{setting}: there is no split {name}, only: {there_are}; or a slice, such as train[1:9]")
         n = len(read(name))
-        bounds = (b if b is None else round(int(b.strip("%")) * (n if "%" in b else 100) / 100) for b in span)
+        bounds = [b and round(int(b.strip("%")) * (n if "%" in b else 100) / 100) for b in span]
+        bounds = [n if b == 0 and "-" in text else b for b, text in zip(bounds, span, strict=True)]  # -1% may be none
         if not (numbers := range(n)[slice(*bounds)]):
             raise UserError(f"{setting}: {piece} holds no pairs; {name} has {n}")
         pieces.append(read(name).select(numbers))

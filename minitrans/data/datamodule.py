@@ -85,7 +85,7 @@ class TranslationDataModule(LightningDataModule):
         return [split for split in self._corpus if split not in ("train", "valid")]
 
     def texts(self, split: str) -> tuple[list[str], list[str]]:
-        """Return the source lines and the target lines of a split, without pairs of `train` that have an empty side."""
+        """Return the source lines and the target lines of a split, as `load_corpus` gives them."""
         pairs = self._corpus[split]
         return pairs["source"][:], pairs["target"][:]
 

@@ -51,7 +51,7 @@ class OpenSplit(NamedTuple):
 
     Attributes:
         where: What to call it in a message.
-        row_stream: Its rows, for `iter_pair_tables`; between two tables, its state is that of the next one.
+        row_stream: Its rows, for `iter_pair_tables`; between two tables of a stream, its state is that of the next one.
         content_key: What decides the text; empty if that is not known before the text is read.
     """
 

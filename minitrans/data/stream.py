@@ -84,7 +84,7 @@ class StreamLoader(ResumableLoader):
 
     def _tokenize_usable_pairs(self, pairs: pa.Table, log_left_out: bool, counted: bool) -> tuple[IdRows, IdRows]:
         """Return the usable pairs; log how many are left out if asked, and count words unless they are `counted`."""
-        faults = [empty_sides(pairs)]  # counted by `load_corpus` already, as are the repeated ones
+        faults = [empty_sides(pairs)]  # of the first pairs, `load_corpus` has counted them and the repeated ones
         if self._config.deduplicate:
             hashes = hash_pairs(pairs)
             faults += [duplicate_pairs(hashes), *source_overlaps(hashes, self._others, ~faults[0]).values()]

@@ -15,7 +15,6 @@ import torch
 import transformers
 import yaml
 from markupsafe import Markup
-from safetensors import SafetensorError
 from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]  # made by protobuf
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as FastTokenizer
@@ -103,6 +102,10 @@ def export(bundle: Bundle, folder: Path) -> None:
         except (AttributeError, RuntimeError, ValueError) as error:  # something is missing, or has another size
             reason = escape_controls(" ".join(str(error).split()))
             raise UserError(f"transformers cannot compute this model: {reason}; translate with minitrans") from error
+        except Exception as error:  # of safetensors and tokenizers: no OSError, even if the disk is full
+            if "os error" not in str(error):
+                raise
+            raise UserError(f"cannot write {temp}: {error}; make room, or name another folder") from error
         if mismatch:
             what = f"transformers computes something other than this model: {mismatch}"
             raise UserError(f"{what}; translate with minitrans")
@@ -144,10 +147,7 @@ def save_model(folder: Path, model: Transformer) -> None:
     hf_model.generation_config = transformers.GenerationConfig(
         **special, max_new_tokens=c.max_len, num_beams=1, do_sample=False, use_cache=True
     )
-    try:
-        hf_model.save_pretrained(folder)
-    except SafetensorError as error:  # not an OSError, even if the disk is full
-        raise UserError(f"cannot write {folder}: {error}; make room, or name another folder") from error
+    hf_model.save_pretrained(folder)
     weights = folder / "model.safetensors"
     weights.chmod((folder / "config.json").stat().st_mode)  # safetensors lets nobody but the user read what it writes
 

@@ -213,9 +213,10 @@ class TrainingProgress(ProgressBar):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the first line, warn of pairs that stay reversed, and show the bar."""
         self.console.print(self.first_line, markup=False, soft_wrap=True)
-        n_epochs = trainer.estimated_stepping_batches * trainer.accumulate_grad_batches / trainer.num_training_batches
         data = trainer.datamodule.config  # type: ignore[attr-defined]
-        if not data.streaming and 0 < n_epochs <= data.reversed_epochs:  # a stream's epochs have no end
+        epoch_steps = -(-trainer.num_training_batches // trainer.accumulate_grad_batches)
+        n_epochs = trainer.estimated_stepping_batches / epoch_steps
+        if not data.streaming and n_epochs <= data.reversed_epochs:  # a stream's epochs have no end
             words = "data.reversed_epochs is %d, of %.1f epochs: half of the pairs stay reversed to the end; give fewer"
             logger.warning(words, data.reversed_epochs, n_epochs)
         self.bar.reset(self.task, total=trainer.estimated_stepping_batches, completed=trainer.global_step)

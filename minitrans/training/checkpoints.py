@@ -117,8 +117,8 @@ class CheckpointWriter(Checkpoint):
     A checkpoint is written between two steps: after a step's row of metrics and, if one is due, its validation, so that
     a resumed run repeats nothing and leaves nothing out.
 
-    After Ctrl-C, SIGTERM or SIGUSR1 it finishes the step, writes a checkpoint and stops. A second signal stops at once,
-    and loses what came after the last checkpoint. With several processes, the first one on each machine listens for
+    After Ctrl-C, SIGTERM, SIGHUP or SIGUSR1 it finishes the step, writes a checkpoint and stops. A second signal stops
+    at once, and loses what came after the last checkpoint. With several processes, the first one on each machine listens for
     signals, and all stop together.
     """
 
@@ -141,7 +141,8 @@ class CheckpointWriter(Checkpoint):
         self.step, self.saved_at = trainer.global_step, time.monotonic()
         in_main_thread = threading.current_thread() is threading.main_thread()  # only there may handlers be set
         # At Slurm's SIGUSR1, Lightning would write a file in mid-step, from which later trainings there would begin.
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1) if in_main_thread else ():
+        hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)  # `nohup` ignores it
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, *hangup) if in_main_thread else ():
             signal.signal(number, self._handle_signal if trainer.local_rank == 0 else signal.SIG_IGN)
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:

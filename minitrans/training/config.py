@@ -302,7 +302,7 @@ def _build_run_config(settings: Namespace) -> RunConfig:
         if settings[name] == "":
             raise UserError(f"{name} is empty; give a path")
         if settings[name] is not None:
-            settings[name] = os.path.expanduser(settings[name])  # no shell expands ~ in a file, or after =
+            settings[name] = os.path.expandvars(os.path.expanduser(settings[name]))  # no shell does it in a file
     run_dir = settings.run_dir
     if run_dir is None:
         if not settings.config:

@@ -296,7 +296,7 @@ def _fit(
                 "a process of this training has ended, or the network between them is down; see the others' messages, "
                 "then the same commands with --resume continue"
             ) from error
-        unwritable = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ESTALE)
+        unwritable = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ESTALE, errno.ENOENT)
         if isinstance(error, OSError) and error.errno in unwritable:  # of a logger
             raise UserError(
                 f"cannot write {config.run_dir}: {error.strerror}; correct that, then --resume continues from the last "

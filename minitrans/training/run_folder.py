@@ -1,7 +1,6 @@
 """The folder of a run: what may be written into it, and removed from it, by one training at a time."""
 
 import contextlib
-import os
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
@@ -37,7 +36,7 @@ def claim_run(config: RunConfig, held: contextlib.ExitStack) -> bool:
         raise UserError("--resume and --overwrite exclude each other; give one")
     if config.resume:
         _check_resumed(config)
-    elif not run_dir.exists() or all(path.suffix == ".tmp" for path in run_dir.iterdir()):
+    elif not run_dir.exists() or not any(run_dir.iterdir()):
         return False
     elif not config.overwrite:
         raise UserError(f"{run_dir} is not empty; give --resume, --overwrite or another --run-dir")
@@ -95,8 +94,8 @@ def _differing_setting(config: RunConfig) -> str | None:
     """The first setting that differs from the run's own, except where it trains and what it logs; None if none does."""
     both = saved_settings(config.run_dir), yaml.safe_load(config.yaml_text)
     for settings in both:
-        for section, name in (("data", "path"), ("training", "init_from")):  # the same, however it is spelled
-            settings[section][name] = os.path.abspath(str(settings[section].get(name)))
+        for section, name in (("data", "path"), ("training", "init_from")):  # both may have moved
+            settings[section][name] = settings[section].get(name) is not None
     before, now = ({**settings["trainer"], **settings} for settings in both)
     # Of the trainer's settings, those that decide which steps are taken.
     steps = ("max_steps", "max_epochs", "accumulate_grad_batches", "gradient_clip_val")

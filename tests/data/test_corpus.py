@@ -186,6 +186,14 @@ def test_a_hub_data_set_without_configuration_or_valid_split_is_refused(streamin
         load_corpus(DataConfig("Helsinki-NLP/opus-100", "en", "fr", name="en-fr", streaming=streaming))
 
 
+def test_an_empty_split_of_the_hub_is_refused(hub: Path) -> None:
+    features = datasets.Features({"en": datasets.Value("string"), "zh": datasets.Value("string")})
+    for split, rows in {"train": ["cat"], "valid": ["cat"], "test": []}.items():
+        Dataset.from_dict({"en": rows, "zh": rows}, features).to_parquet(hub / "a" / "b" / f"{split}.parquet")
+    with pytest.raises(UserError, match="a/b holds no sentences for test; fill or remove it"):
+        load_corpus(DataConfig("a/b", "en", "zh", streaming=True))
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 def test_images_beside_the_text_are_not_decoded(hub: Path, streaming: bool) -> None:
     text = datasets.Value("string")

@@ -138,8 +138,11 @@ def test_a_stream_can_be_resumed_anywhere(
         state = json.loads(json.dumps(stopped.state_dict()))  # plain enough for any checkpoint
         resumed = loader(stream_config, tokenizer)
         resumed.load_state_dict(state)
-        assert batch_source_ids(islice(resumed, 40 - stop)) == unbroken[stop:], f"resumed after {stop} batches"
-        assert resumed.words == whole.words
+        assert batch_source_ids(islice(resumed, 3)) == unbroken[stop : stop + 3]
+        twice = loader(stream_config, tokenizer)
+        twice.load_state_dict(json.loads(json.dumps(resumed.state_dict())))
+        assert batch_source_ids(islice(twice, 37 - stop)) == unbroken[stop + 3 :], f"after {stop} batches, and 3"
+        assert twice.words == whole.words
         again = batch_source_ids(islice(stopped, 3))  # the same loader, asked again
         assert again == unbroken[stop : stop + 3]
 

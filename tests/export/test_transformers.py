@@ -15,7 +15,6 @@ from conftest import force_constant_token_ranking, randomize
 
 pytest.importorskip("transformers", reason="the extra `hf` is not installed")
 
-from safetensors import SafetensorError
 from transformers import GenerationConfig
 
 from minitrans.errors import UserError
@@ -224,10 +223,11 @@ def test_an_export_that_deviates_is_refused(fault: str, tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_reported(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = Mock(side_effect=SafetensorError("No space left on device"))
-    monkeypatch.setattr("transformers.BlenderbotForConditionalGeneration.save_pretrained", full)
-    with pytest.raises(UserError, match=r"No space left on device; make room, or name another folder$") as refused:
+@pytest.mark.parametrize("writer", ["BlenderbotForConditionalGeneration", "PreTrainedTokenizerFast"])
+def test_a_full_disk_is_reported(writer: str, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Mock(side_effect=Exception("No space left on device (os error 28)"))  # of two libraries written in Rust
+    monkeypatch.setattr(f"transformers.{writer}.save_pretrained", full)
+    with pytest.raises(UserError, match=r"\(os error 28\); make room, or name another folder$") as refused:
         export(bundle, tmp_path / "hf")
     assert str(refused.value).startswith(f"cannot write {tmp_path}")
     assert list(tmp_path.iterdir()) == []

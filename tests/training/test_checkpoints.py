@@ -232,12 +232,22 @@ def test_a_signal_ends_all_processes_that_tokenize(corpus: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("in_thread", [False, True])  # signals are handled only in the main thread
-def test_signal_handlers_are_restored(in_thread: bool, corpus: Path, tmp_path: Path) -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
+def test_signals_are_handled_until_training_ends(
+    in_thread: bool, corpus: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    def handlers() -> list[Any]:
+        return [signal.getsignal(getattr(signal, f"SIG{name}")) for name in ("INT", "TERM", "HUP", "USR1")]
+
+    seen, step = list[list[Any]](), TranslationModule.training_step
+    monkeypatch.setattr(TranslationModule, "training_step", lambda *given: (seen.append(handlers()), step(*given))[1])
     config = parse_config(run_flags(corpus, tmp_path / "run", max_steps=2))
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup pytest` ignores it
+    before = handlers()
     with ThreadPoolExecutor(1) as pool:
         list((pool.map if in_thread else map)(run.train, [config]))
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)] == before
+    assert handlers() == before
+    assert [now != then for now, then in zip(seen[0], before, strict=True)] == [not in_thread] * 4
+    signal.signal(signal.SIGHUP, hangup)
 
 
 @pytest.mark.parametrize(
@@ -331,11 +341,10 @@ def test_an_unreadable_checkpoint_is_reported_and_not_skipped(
 
 def test_a_run_is_not_resumed_on_other_text(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
     shutil.copytree(corpus, tmp_path, dirs_exist_ok=True)
-    config = tmp_path / "run/config.yaml"
-    config.write_text(config.read_text().replace(str(corpus), str(tmp_path)))
+    flags = run_flags(tmp_path, tmp_path / "run", "--resume", max_steps=200)
+    assert train(tmp_path, tmp_path / "run", "--resume", max_steps=200) == 0  # the same text, moved
     for name in ("train.en", "train.zh"):
         (tmp_path / name).write_text((corpus / name).read_text(encoding="utf-8").partition("\n")[2], encoding="utf-8")
-    flags = run_flags(tmp_path, tmp_path / "run", "--resume", max_steps=200)
     said = (
         f"train or valid of {tmp_path} is not the text that {tmp_path}/run/checkpoints/step-200.ckpt was trained on; "
     )
@@ -415,7 +424,7 @@ def test_a_full_disk_leaves_old_checkpoints(corpus: Path, tmp_path: Path, capsys
     )
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ESTALE])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ESTALE, errno.ENOENT])
 def test_metrics_that_cannot_be_written_end_the_run(
     number: int, corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:

@@ -47,9 +47,9 @@ def test_a_section_may_be_in_a_file_of_its_own(tmp_path: Path, monkeypatch: pyte
         parse_config([*MINIMAL_FLAGS, "--trainer", "trainer.yaml"])
 
 
-def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_is_the_home_folder_and_variables_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/h")
-    flags = ["--run-dir=~/r", "--data.path=~/p", "--data.cache_dir=~/c", "--training.init_from=~/i"]
+    flags = ["--run-dir=$HOME/r", "--data.path=~/p", "--data.cache_dir=~/c", "--training.init_from=~/i"]
     config = parse_config([*MINIMAL_FLAGS, *flags])
     paths = str(config.run_dir), config.data.path, config.data.cache_dir, config.training.init_from
     assert paths == ("/h/r", "/h/p", "/h/c", "/h/i")
