@@ -295,8 +295,10 @@ def _take_part(setting: str, part: str, names: Collection[str], read: Callable[[
             there_are = ", ".join(names)
             raise UserError(f"{setting}: there is no split {name}, only: {there_are}; or a slice, such as train[1:9]")
         n = len(read(name))
-        bounds = [b and round(int(b.strip("%")) * (n if "%" in b else 100) / 100) for b in span]
-        bounds = [n if b == 0 and "-" in text else b for b, text in zip(bounds, span, strict=True)]  # -1% may be none
+        bounds = (  # -1% may be no pairs, which are at the end
+            b if b is None else round(int(b.strip("%")) * (n if "%" in b else 100) / 100) or n * ("-" in b)
+            for b in span
+        )
         if not (numbers := range(n)[slice(*bounds)]):
             raise UserError(f"{setting}: {piece} holds no pairs; {name} has {n}")
         pieces.append(read(name).select(numbers))

@@ -118,8 +118,8 @@ class CheckpointWriter(Checkpoint):
     a resumed run repeats nothing and leaves nothing out.
 
     After Ctrl-C, SIGTERM, SIGHUP or SIGUSR1 it finishes the step, writes a checkpoint and stops. A second signal stops
-    at once, and loses what came after the last checkpoint. With several processes, the first one on each machine listens for
-    signals, and all stop together.
+    at once, and loses what came after the last checkpoint. With several processes, the first one on each machine
+    listens for signals, and all stop together.
     """
 
     def __init__(self, folder: Path, config: TrainingConfig, early: EarlyStopping) -> None:

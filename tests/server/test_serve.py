@@ -269,7 +269,11 @@ def test_a_failure_is_answered_and_the_server_continues(client: TestClient) -> N
 
 def test_others_are_answered_while_a_text_is_measured(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     measured, answered = threading.Event(), threading.Event()
-    length = Mock(side_effect=lambda _: measured.set() or (0 if answered.wait(30) else 999))
+
+    def length(*_: object) -> int:
+        measured.set()
+        return 0 if answered.wait(30) else 999
+
     monkeypatch.setattr(Translator, "longest_sentence_length", length)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(client.post, "/translate", json={"q": "a", **EN_ZH_PARAMETERS})

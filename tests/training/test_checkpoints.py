@@ -238,15 +238,20 @@ def test_signals_are_handled_until_training_ends(
     def handlers() -> list[Any]:
         return [signal.getsignal(getattr(signal, f"SIG{name}")) for name in ("INT", "TERM", "HUP", "USR1")]
 
-    seen, step = list[list[Any]](), TranslationModule.training_step
-    monkeypatch.setattr(TranslationModule, "training_step", lambda *given: (seen.append(handlers()), step(*given))[1])
+    during, step = list[Any](), TranslationModule.training_step
+
+    def observed(*given: Any) -> Tensor:
+        during[:] = handlers()
+        return step(*given)
+
+    monkeypatch.setattr(TranslationModule, "training_step", observed)
     config = parse_config(run_flags(corpus, tmp_path / "run", max_steps=2))
     hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup pytest` ignores it
     before = handlers()
     with ThreadPoolExecutor(1) as pool:
         list((pool.map if in_thread else map)(run.train, [config]))
     assert handlers() == before
-    assert [now != then for now, then in zip(seen[0], before, strict=True)] == [not in_thread] * 4
+    assert [now != then for now, then in zip(during, before, strict=True)] == [not in_thread] * 4
     signal.signal(signal.SIGHUP, hangup)
 
 
