@@ -45,15 +45,15 @@ _QUESTION = re.compile(
     r"(?:(?:excuse me|sorry|hi|hello|hey|ok|okay|and|but|well|please),? )*"
     rf"(?:(?:who|whose|which|what if|(?:what|how) about) \w|(?:what|where|who|when|how|why)'?(?:s|re) \w"
     rf"|(?:when|where|why|(?:what|how)(?: (?!(?:{_NOT_ASKED_ABOUT})\b)[\w']+){{0,3}}?) {_AUXILIARY} \w"
-    rf"|(?:{_BE})(?:n'?t)? \w|(?:do|have)(?:n'?t)? (?:i|you|u|we|they)\b|may (?:i|we)\b"
-    rf"|(?:{_CAN}|ca|wo)(?:n'?t)? (?:{_SUBJECTS}|the|my|your|his|her|our|their|any\w*|every\w*)\b"
+    rf"|(?:{_BE}) (?!not\b)\w|(?:do|have)(?:n'?t)? (?:i|you|u|we|they)\b|may (?:i|we)\b|(?:wyd|hbu)\b"
+    rf"|(?:{_BE}|{_CAN}|ca|wo)(?:n'?t)? (?:{_SUBJECTS}|the|my|your|his|her|our|their|any\w*|every\w*)\b"
     rf"|.+, (?:{_AUXILIARY} (?:i|you|u|he|she|we|they)|\w+n'?t it)\b)[^.?!]*",
     re.IGNORECASE,
 )
 KEYBOARD_ROWS = "qwertyuiop", "asdfghjkl", "zxcvbnm"  # the rows of a keyboard
 READER_SETTINGS_FILE = "reading.json"  # the settings of an exported folder's reader
 
-_HIDDEN = "\u00ad\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
+_HIDDEN = "\u00ad\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
 _DELETE_HIDDEN = str.maketrans("", "", _HIDDEN)
 # Typographic marks, and a keyboard's marks for them.
 PLAIN_MARKS_TABLE = str.maketrans(
@@ -77,21 +77,21 @@ _LEADING_BULLET_OR_EMOJI = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•∙*·>]
 _TRAILING_EMOJI_OR_DOTS = re.compile(  # of a line read backwards
     rf"(?:(?:[\u20e3\ufe0f]{_KEY}|{_EMOJI})+ *|[()]-?[:;] +|(?:\.{{2,}}|…)+ *)?"
 )
+_NO_SPACE_BEFORE_EMOJI = re.compile(rf"(?<=[^\s.][.?!])(?=(?:{_EMOJI})+ ?[^\W\d_])")  # Hello!😀 How
 _EMOJI_BEFORE_MARK = re.compile(rf"^(?!\.\.)([.?!。？！]+)((?:[\u20e3\ufe0f]{_KEY}|{_EMOJI})+ ?)(?=\w)")  # the same
 # Where a sentence ends: not after Mr., a.m. or J., in no. 5 or Dec. 25 (at the end); `Reader` says after which numbers.
-_NOT_AFTER_ABBREVIATION = "".join(
-    rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "prof", "st", "nr", "ca", "vs", "etc")
-)
+_ABBREVIATIONS = "mr", "ms", "mrs", "dr", "prof", "st", "nr", "ca", "vs", "etc", "mt", "jr", "sr", "sra", "approx"
+_NOT_AFTER_ABBREVIATION = "".join(rf"(?<!\b{word}\.)" for word in _ABBREVIATIONS)
 _SENTENCE_BREAK = (
-    rf"(?:(?<=(?:[^\s.?!]{{2}}| {_EMOJI}| (?-i:[ur]))\.)|(?<=[a-z] \d\.)|(?<=[^\s.][?!])){_NOT_AFTER_ABBREVIATION}"
-    rf"(?!(?<=\bno\.) [#(]?\w*\d|(?<=\.) \d[\d,.:/!?]*$)[{_HIDDEN}]* "
+    rf"(?:(?<=(?:[^\s.?!][^.?!]| {_EMOJI}| (?-i:[ur]))\.)|(?<=[a-z] \d\.)|(?<=[^.][?!])){_NOT_AFTER_ABBREVIATION}"
+    rf"(?!(?<=\bno\.) [#(]?\w*\d|(?<=\.) \d[\d,.:/!?]*(?: \d{{4}}[.!?]*)?$)[{_HIDDEN}]* "
     rf"(?=(?:{_EMOJI} ?|[{_HIDDEN}¿¡(\[#$£¥\u20a0-\u20cf'‘’‚©®™ℹ㊗㊙])*[^\Wℹ])"
 )
 STOPS, QUESTION_MARKS = ".。।۔։።။", "?？؟;"  # of many scripts; Greek's question mark is a semicolon
 _UNSPACED_END_MARKS = "。？！…，；：”’」』）"  # after these no blank is written
 _SURPLUS_MARKS = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))")
 _MISSING_SPACE = re.compile(r"((?:://|www\.)[!-~]+)|(?<=[,;])(?=[^\W\d_])")  # but not in an address
-_QUOTED = re.compile(r"[\"“”„«»]([^\"“”„«»]+)[\"“”„«»]|['‘‚]([^'‘’‚]+)['’‘]")
+_QUOTED = re.compile(r"[\"“”„«»‹「『]([^\"“”„«»‹›「」『』]+)[\"“”„«»›」』]|['‘‚]([^'‘’‚]+)['’‘]")
 
 # Characters from Unicode's private use area that stand for what is copied, N_KIND_SLOTS for each kind.
 N_KIND_SLOTS = 6
@@ -101,11 +101,11 @@ PLACEHOLDERS = tuple(map(chr, range(0xE000, 0xE000 + 8 * N_KIND_SLOTS)))
 _PLACEHOLDER = re.compile(f"[{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]")
 _ORDINARY_RUN = re.compile(f"[^{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]+")
 # What may not stand beside what is copied in a target: for names and codes, for signs, for numbers.
-_LATIN_OR_DIGIT = r"[A-Za-z\u00c0-\u024f\d]"
+_LATIN_OR_DIGIT = r"[A-Za-z\u00c0-\u024f\u1e00-\u1eff\d]"
 _LATIN_BOUNDARIES = f"(?<!{_LATIN_OR_DIGIT})", f"(?!{_LATIN_OR_DIGIT})"
 _BOUNDARIES_BY_KIND = _LATIN_BOUNDARIES, _LATIN_BOUNDARIES, ("", ""), (r"(?<!\d)(?<!\d[.,:/-])", r"(?!\d|[.,:/-]\d)")
 _ADDRESS = (
-    r"[^\s@]+@\S*\w|(?:\w+://|www\.)\S*\w|(?:[\w-]+\.)+(?:com|org|net|edu|gov|info|io|cn|de|fr|jp|uk)\b(?:/\S*\w)?"
+    r"[\w.+%-]+@\S*\w|(?:\w+://|www\.)\S*\w|(?:[\w-]+\.)+(?:com|org|net|edu|gov|info|io|cn|de|fr|jp|uk)\b(?:/\S*\w)?"
 )
 _MISSING_SPACE_AFTER_END = re.compile(
     rf"({_ADDRESS})|(?<=[^\W\d_]{{2}}[?!])(?=[^\W\d_](?!\w*=))"
@@ -116,7 +116,7 @@ _NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:[.:/-]\d+)*"
 _MARKED_SCRIPTS = range(0x300, 0x3100), range(0xA600, 0xAC00), range(0x11100, 0x11150), range(0x1E940, 0x1E950)
 _MARKS = "\u200c\u200d" + "".join(c for c in map(chr, chain(*_MARKED_SCRIPTS)) if unicodedata.category(c)[0] == "M")
 _LETTERS = rf"[^\W\d_]+(?:[{_MARKS}]+[^\W\d_]+)*[{_MARKS}]*"
-_WORD = rf"{_LETTERS}(?:['-]{_LETTERS})*(?![\w@{_MARKS}]|://|\.\w)"
+_WORD = rf"{_LETTERS}(?:['-]{_LETTERS})*(?!_*[^\W_]|[@{_MARKS}]|://|\.\w)"
 
 
 def clean(line: str) -> str:
@@ -224,7 +224,7 @@ class Reader:
         self._english = self._ranks.get("what", _ENGLISH_WORDS) < _ENGLISH_WORDS
         not_after = r"(?<!^\d\d\.)" if self._english else r"(?<!\b\d\d\.)(?<! \w\.)"  # 5. Mai; Peter u. Paul
         self._sentence_break = re.compile(rf"(?<!^\d{{3}}\.){not_after}{_SENTENCE_BREAK}", re.IGNORECASE)
-        code, sign = r"\w*(?:[^\W\d_]\d|_)\w*", rf"[^\w\s{re.escape(signs or '')}]+"  # such as B316, and ☂
+        code, sign = r"\w*(?:[^\W\d_]\d|[^\W_]_+[^\W_])\w*", rf"_+|[^\w\s{re.escape(signs or '')}]+"  # B316, ☂
         self._copied_parts = re.compile(
             rf"(?P<code>{_ADDRESS}|{code})|(?P<number>{_NUMBER})|(?P<words>{_WORD}(?: {_WORD})*)|(?P<sign>{sign})"
         )
@@ -233,7 +233,7 @@ class Reader:
         """The sentences of a line; each is translated by itself."""
         if not self.plain or re.search('["“”„«»]', line):
             return [line]
-        line = clean(line)
+        line = _NO_SPACE_BEFORE_EMOJI.sub(" ", clean(line))
         if self._english and len(line) <= LONG_LINE_LENGTH:  # looking for addresses takes quadratic time
             line = _MISSING_SPACE_AFTER_END.sub(lambda found: found[1] or " ", line)
         return self._sentence_break.split(line)

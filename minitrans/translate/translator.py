@@ -379,15 +379,15 @@ def has_changed_numbers(line: str, translation: str) -> bool:
     A translation that spells numbers out changes none, nor does one with other digits or other signs in them: 1374 for
     1,374.
     """
-    separators = ",.", ",.'’\\s"
+    separators = ",.", ",.٬'’\\s"
     given = {number for each in separators for number in _whole_numbers(translation, each)}
     lost_minus = _MINUS_SIGN.search(line) and not _ANY_MINUS.search(translation)
     return bool(given) and bool(lost_minus or not any(_whole_numbers(line, each) <= given for each in separators))
 
 
 def _whole_numbers(text: str, separators: str) -> set[int]:
-    """The whole numbers of a text, in any digits; separators stand before groups of three digits, as in 1,374."""
-    text = re.sub(rf"(?<=\d)[{separators}](?=\d{{3}}(?!\d))", "", text)
+    """The whole numbers of a text, in any digits; separators stand between groups, as in 1,374 and 1,00,000."""
+    text = re.sub(rf"(?<=\d)[{separators}](?=(?:\d\d[{separators}])*\d{{3}}(?!\d))", "", text)
     return {int(digits) for digits in re.findall(r"\d{1,4000}", text)}
 
 

@@ -34,6 +34,7 @@ LINE_CASES = {
     "1,250 of 12,250.75": "[21],[31] of [22],[32]", "7:30, 12/5, 1-2": "[T1], [51], [52]", "5 is 5": "[21] is [21]",
     "5 25 123 1234 12345 123456": "[21] [22] [31] [41] [51] [52]", "3.14 is 1234.5": "[21] is [41]",
     "1 2 3 4 5 6 7 123 1": "[21] [22] [23] [24] [25] [26] 7 [31] [21]", "in B316 is x_y": "in [C1] is [C2]",
+    "I _see_ (a.b@c.com)": "i [S1]see[S1] ([C1])",
     "see a.b@c.com at www.x.org/a. https://x.y/z?q foo.com": "see [C1] at [C2]. [C3] [C4]",
     "he is € 5%€€": "he is [S1] [21]%[S2]",
     "He is in New Delhi.": "he is in [N1].", "New Delhi is": "new [N1] is", "Zoltan. Zoltan's cat": "[N1]. [N1]'s cat",
@@ -54,13 +55,14 @@ SENTENCE_CASES = [
     ["Are you?", "No.", "See no. A4.", "And no. (5)."], ["At 5 a.m. he left.", "It costs 3.50 today."],
     ["Hola.", "¿Cómo?", "¡Tú!", "🌞 ❤️ Go!", "$5.", "#️⃣ [Go].", "(‘Go’)?", "ℹ️ Go.", "㊗️ Go. 😀 ©️ ℹ️"],
     ['He said "Go now. Do it." and left. So'], ["“Go now. Do it.” He left."],
-    ["No. 5 is here... and there.He"], ["他走了. ，"],
+    ["No. 5 is here... and there.He"], ["他走了. ，"], ["I saw Mt. Fuji on Dec. 25, 2020."], ["Who ?", "Me .", "I"],
 ]  # fmt: skip
 JOIN_CASES = [  # a line, the translations of its sentences, and its own
     ("He left…", ["他走了。"], "他走了…"), ("Go ... 😀", ["जा।"], "जा ... 😀"), ("Go. Go", ["", "Va"], "Va"),
     ("He left. 😀", ["他走了。"], "他走了。 😀"), ("Go. Go", ["Va.", "Va !"], "Va. Va !"),
     ("Go. Go", ["Va…", "Ça va."], "Va… Ça va."), ("Go. Go", ["Va", ""], "Va"),
     ("Go. Go", ["“Va.”", "Va."], "“Va.” Va."),
+    ("Go!😀❤️ Go.👍Go", ["走！", "走。", "走"], "走！😀❤️ 走。👍走"),
     ("Go. Go", ["走…", "OK。"], "走…OK。"), ("Go. Go", ["OK…", "走。"], "OK…走。"),
     *[("Go. Go", [f"走{mark}", "是"], f"走{mark}是") for mark in "。？！…，；：”’」』）"],
 ]  # fmt: skip
@@ -74,18 +76,19 @@ PAIRS_AND_THEIR_READING = [  # a pair, and what is left of it
     ("B316 at 7:30", "7:30在B316", "[C1] at [T1]", "[T1]在[C1]"), ("Tom is", "Tommy, deTom", "tom is", "Tommy, deTom"),
     ("x@y.com ☂ 5", "5☂x@y.com", "[C1] [S1] [21]", "[21][S1][C1]"), ("Tom", "tom", "tom", "tom"),
     ("عندي ٣ كتب", "3 cats", "عندي [21] كتب", "[21] cats"), ("३ कप", "٣ كتب", "[21] कप", "[21] كتب"),
+    ("是Hu", "là Huế", "是hu", "là Huế"),
     ("1 2 3 4 5 6 7 1", "7 6 5 4 3 2 1", "[21] [22] [23] [24] [25] [26] 7 [21]", "7 [26] [25] [24] [23] [22] [21]"),
 ]  # fmt: skip
 
 UNMARKED_QUESTIONS = (
     "where are you", "What’s your name", "whats that", "excuse me, how much is it", "how many old books do you have",
     "is Tom at home", "can the children swim", "isnt it late", "do you know him", "it's cold, isn't it", "R U OK",
-    "may i come in", "what about you", "which one", "who knows", "Tom, can you help", "WHY DON'T WE GO",
+    "may i come in", "what about you", "which one", "who knows", "Tom, can you help", "WHY DON'T WE GO", "wyd",
 )  # fmt: skip
 STATEMENTS = (
     "what a day it was", "how nice you are", "do your homework", "have a seat", "where you are, i am", "so do i",
     "may it rain", "where are you.", "i know where you are", "no, do it again", "what i do is dull", "whatever is left",
-    "what matters is love", "what happened was bad",
+    "what matters is love", "what happened was bad", "doesn't matter", "is not good",
 )  # fmt: skip
 
 
@@ -148,6 +151,7 @@ def test_an_unmarked_question_gets_a_mark_that_its_translation_loses(line: str, 
         ("- Go1️⃣❤️!!", "- ", "go!", "1️⃣❤️"),
         ("Go 😀...", "", "go", " 😀..."),
         ("- 3. Mai ist gut", "- ", "3. mai ist gut", ""),
+        ("‹Go›", "‹", "go", "›"),
     ],
 )
 def test_a_sentence_is_found_within_a_line(line: str, before: str, text: str, after: str) -> None:
@@ -199,12 +203,12 @@ def test_reading_depends_on_the_known_words() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["नमस्ते உன்னை ꯑꯁꯤ ꦏꦺꦴꦭꦶꦤ꧀ 𞤆𞤵𞤤𞤢𞥄𞤪 𑄌𑄋𑄴𑄟𑄳𑄦", "می‌خواهم بروم", "שָׁלוֹם עולם", "สวัสดี", "I lo\u00adve\u200b yo\u200eu", "\ufeffI"],
+    ["नमस्ते உன்னை ꯑꯁꯤ ꦏꦺꦴꦭꦶꦤ꧀ 𞤆𞤵𞤤𞤢𞥄𞤪 𑄌𑄋𑄴𑄟𑄳𑄦", "می‌خواهم بروم", "שָׁלוֹם עולם", "สวัสดี", "I lo\u00ad\u061cve yo\u200eu", "\ufeffI"],
 )
 def test_words_with_combining_marks_or_invisible_characters_are_words(line: str) -> None:
     text, kept = Reader(True, SIGNS, split_lowercase_words(line)).preprocess(line)
     assert (split_lowercase_words(text), kept) == (split_lowercase_words(line), KeptParts({}))
-    assert not {*text} & {*"\u00ad\u200b\u200e\ufeff"}
+    assert not {*text} & {*"\u00ad\u061c\u200b\u200e\ufeff"}
     assert PLAIN_READER.preprocess(f"\u200e- “{line}”\u2060 😀\u200b")[1] == KeptParts({}, "- “", "” 😀")
     assert PLAIN_READER.to_sentences(f"{line} go.\u200b \u200eGo") == [f"{line} go.", "\u200eGo"]
 

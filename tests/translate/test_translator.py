@@ -410,6 +410,7 @@ def test_a_line_of_a_megabyte_is_cut_quickly(translator: Translator, caplog: pyt
         ("３ or 1,250", "3或1 250", False),
         ("1'250 of 10 000", "1,250 of 10,000", False),
         ("It's -5 degrees.", "5度。", True),
+        ("100,000 or 1,374", "1,00,000 या ١٬٣٧٤", False),
         ("It's −5°C.", "零下5°C。", False),
         ("It is -5 degrees.", "Il fait moins 5 degrés.", False),
         ("－5 度", "5 degrees", True),
