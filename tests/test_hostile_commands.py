@@ -4,6 +4,7 @@ The random tests take seconds; set HOSTILE_EXAMPLES, for instance to 10000, to r
 """
 
 import errno
+import io
 import os
 import shutil
 import signal
@@ -163,6 +164,14 @@ def test_a_signal_leaves_nothing_half_written(number: signal.Signals, tiny_run: 
         assert process.stderr is not None
         assert process.stderr.read() == "minitrans: interrupted\n"
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_terminal_may_lack_characters(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ß").write_text("I love you.\n")
+    out = io.TextIOWrapper(io.BytesIO(), "ascii", write_through=True)
+    monkeypatch.setattr(sys, "stdout", out)
+    assert cli.main(["evaluate", str(tiny_run), "--source", f"{tmp_path}/ß", "--reference", f"{tmp_path}/ß"]) == 0
+    assert out.buffer.getvalue().startswith(b"\\xdf: BLEU ")
 
 
 def test_the_version_is_printed() -> None:

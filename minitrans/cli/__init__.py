@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 from itertools import takewhile
 from typing import Any
 
@@ -115,6 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 (a daemon's may be closed)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error: a terminal may lack characters
     debug = "--debug" in takewhile("--".__ne__, argv)  # what follows are texts
     start_log(debug)
     set_gc_and_env()
