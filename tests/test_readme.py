@@ -220,7 +220,7 @@ def test_statements_about_commands_are_true() -> None:
     assert set(re.findall(r"`(\w+)`", said)) == taking
     with pytest.raises(ValueError, match=(refusal := "model.n_layers must be at least 1, got 0")):
         TransformerConfig(vocab_size=9, pad_id=0, bos_id=1, eos_id=2, n_layers=0)
-    assert f"`--model.n_layers 0` ends with exit code 2 and the message `{refusal}`" in training
+    assert f"`--model.n_layers 0` gives exit code 2 and the message `{refusal}`" in training
     assert "and no `--resume` or `--overwrite`" in training
     for flag in ("--resume", "--overwrite"):
         with pytest.raises(UserError, match=flag):
