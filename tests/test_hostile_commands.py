@@ -134,8 +134,9 @@ def test_a_run_that_was_moved_with_its_corpus_is_verified_from_anywhere(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full disk to write to")
-def test_a_full_disk_is_reported_in_one_line(tiny_run: Path) -> None:
-    words = [sys.executable, "-m", "minitrans", "translate", str(tiny_run), "☂"]  # of which it is sure
+@pytest.mark.parametrize("command", ["translate {} ☂", "verify --help"])  # the first is sure of its translation
+def test_a_full_disk_is_reported_in_one_line(command: str, tiny_run: Path) -> None:
+    words = [sys.executable, "-m", "minitrans", *command.format(tiny_run).split()]
     with open("/dev/full", "wb") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert done.returncode == 2
@@ -144,10 +145,14 @@ def test_a_full_disk_is_reported_in_one_line(tiny_run: Path) -> None:
     )
 
 
-def test_a_forbidden_folder_is_reported_in_one_line(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forbidden_folder_or_file_is_reported_in_one_line(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "run")
     monkeypatch.setattr(Path, "is_file", Mock(side_effect=refused))
     assert refusal_message("translate", tiny_run, "a").startswith("cannot use run: Permission denied; ask its owner")
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "words.txt")  # root may read all
+    said = f"cannot read {tiny_run / 'words.txt'}: Permission denied; ask its owner for access"
+    assert refusal_message("translate", tiny_run, "a") == said
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

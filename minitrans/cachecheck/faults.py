@@ -58,11 +58,16 @@ def cache_cut(model: CachedModel[Any]) -> MethodOverrides:
         cache.tokens = torch.cat([before, tokens], 1)
         return model.feed(tokens, cache.cache)
 
+    def drop_last(cache: RememberingCache, n: int) -> RememberingCache:
+        tokens = None if cache.tokens is None else cache.tokens[:, :-n]
+        return replace(cache, cache=model.drop_last(cache.cache, n), tokens=tokens)
+
     return {
         "new_cache": lambda *given: RememberingCache(model.new_cache(*given), partial(model.new_cache, *given)),
         "feed": feed,
         "select_rows": lambda cache, rows: RememberingCache(model.select_rows(cache.cache, rows), cache.make_empty),
         "copy_cache": lambda cache: replace(cache, cache=model.copy_cache(cache.cache)),
+        "drop_last": drop_last,
     }
 
 

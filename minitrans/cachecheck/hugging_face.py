@@ -154,14 +154,22 @@ class HFModel(CachedModel[DecodingState]):
         self.ordinary = [i for i in range(n_ids) if i not in flat]
         self.max_len = next(_integers(config, MAX_LEN_KEYS, 1), None)
         self.window_sizes = sorted({*_integers(config, WINDOW_KEYS, 1)})
-        self.variants = {each: partial(type(self), self.model, each) for each in self.variant_names}
-        self._takes = set(inspect.signature(model.forward).parameters)
+        self.variants = {each: partial(self._same_around, self.model, each) for each in self.variant_names}
+        # Of a compiled model, and of one with PEFT's adapters, the inner one names what it takes.
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else getattr(model, "_orig_mod", model)
+        self._takes = set(inspect.signature(inner.forward).parameters)
         names = "past_key_values", "cache_params", "state"
         self.cache_name = next((name for name in names if name in self._takes), "")
 
     def to(self, dtype: torch.dtype) -> "HFModel":
         """The same around a copy in another dtype."""
-        return type(self)(copy.deepcopy(self.model).to(dtype))
+        return self._same_around(copy.deepcopy(self.model).to(dtype))
+
+    def _same_around(self, model: Any, way: str = "") -> "HFModel":
+        same = type(self)(model, way)
+        for name in {"ordinary", "first", "max_len", "window_sizes", "refusal"} & vars(self).keys():
+            setattr(same, name, getattr(self, name))  # perhaps set by the user
+        return same
 
     def generate(self, memory: Any, prompts: Tensor, n: int, way: str, mask: Tensor | None = None) -> Tensor:
         """By the library's `generate`, without the model's own settings for it."""
@@ -408,6 +416,7 @@ def _model_from_settings(name: str, kind: type[HFModel], settings: dict[str, obj
             for parameter in model.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
     adapter = (kind if config.is_encoder_decoder else DecoderOnly)(model)
+    adapter.auto_class = kind.auto_class
     random_case(adapter)  # which makes a full pass
     return adapter
 
@@ -504,7 +513,11 @@ def load_or_build(name: str) -> HFModel:
     try:
         config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)  # nor does it ask
         kind: type[HFModel] = EncoderDecoder if config.is_encoder_decoder else DecoderOnly
-        return kind(kind.auto_class.from_pretrained(name, dtype=torch.float32, trust_remote_code=False))
+        is_causal = config.model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES  # unlike a decoder for audio
+        auto = kind.auto_class if is_causal else EncoderDecoder.auto_class
+        adapter = kind(auto.from_pretrained(name, dtype=torch.float32, trust_remote_code=False))
+        adapter.auto_class = auto
+        return adapter
     except Exception as error:
         words = one_line_message(error).split(". ")[0]
         raise LoadError(f"--model {name} cannot be loaded, from a folder or the hub: {words}") from error

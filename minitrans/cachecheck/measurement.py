@@ -288,7 +288,8 @@ class Deviation(float):
                 position = int(wrong.any(0).nonzero()[0])
                 row = int(wrong[:, position].nonzero()[0])
                 size = to_str(float(self.position_errors[row, position]))
-                words.insert(0, f"position {position + self.offset} of row {row} is the first that differs, by {size}")
+                where = f"position {position + self.offset}" + f" of row {row}" * (len(wrong) > 1)
+                words.insert(0, f"{where} is the first that differs, by {size}")
         return ", ".join(words)
 
 

@@ -14,7 +14,7 @@ CacheT = TypeVar("CacheT")
 N_BEAMS = 3
 
 
-class LoadError(Exception):
+class LoadError(ImportError):
     """There is no such model, or what loads it is not installed; the message says in one line which, and what to do."""
 
 
@@ -224,9 +224,8 @@ class ModelAndTokens(Generic[CacheT]):
     def full_pass(self, mask: Tensor | None = None) -> list[Tensor]:
         """What the full masked pass gives for the tokens; logits in units of `logit_unit`."""
         refusal = self.refusal if mask is None else Exception
-        return self._logits_in_units(
-            call_model(self.model.full_pass, self.memory(), self.tokens, mask, refusal=refusal)
-        )
+        tokens = _own_copy(self.tokens)
+        return self._logits_in_units(call_model(self.model.full_pass, self.memory(), tokens, mask, refusal=refusal))
 
     def new_cache(self) -> CacheT:
         """An empty cache for the sources and all of the tokens."""
@@ -238,7 +237,7 @@ class ModelAndTokens(Generic[CacheT]):
         """What the next tokens (B, n) give; logits in units of `logit_unit`. The model may raise a `refusal`."""
         if mask is None and tokens.size(1) == 1 and refusal is Exception:
             refusal = self.refusal
-        return self._logits_in_units(call_model(self.model.feed, tokens, cache, mask, refusal=refusal))
+        return self._logits_in_units(call_model(self.model.feed, _own_copy(tokens), cache, mask, refusal=refusal))
 
     def select_rows(self, cache: CacheT, rows: Tensor) -> CacheT:
         """The cache with the given rows."""
@@ -263,6 +262,11 @@ class ModelAndTokens(Generic[CacheT]):
         if not isinstance(numbers[0], Tensor):
             raise TypeError(f"the logits are not a tensor, but of type {type(numbers[0]).__name__}")
         return [(numbers[0] / self.logit_unit).clamp(min=self.lowest), *numbers[1:]]
+
+
+def _own_copy(tokens: Tensor) -> Tensor:
+    """A model may rely on contiguous tokens, and one that writes into them must not change the others'."""
+    return tokens.clone(memory_format=torch.contiguous_format)
 
 
 @torch.no_grad()

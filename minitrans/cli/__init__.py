@@ -123,7 +123,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     set_gc_and_env()
     try:
         with interrupted_by_signals():
-            code = parse_and_run(argv)
+            try:
+                code = parse_and_run(argv)
+            except SystemExit as end:  # after --help
+                code = int(end.code or 0)
             sys.stdout.flush()  # here, where an error can still be reported
             return code
     except BrokenPipeError:  # whoever read our output has gone: not an error, and nobody to tell

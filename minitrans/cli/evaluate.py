@@ -80,7 +80,8 @@ def evaluate_command(args: Namespace) -> int:
             f"mean (std): BLEU {mean['bleu']:.2f} ({std['bleu']:.2f})  chrF {mean['chrf']:.2f} ({std['chrf']:.2f})  "
             f"exact match {mean['exact_match']:.1f}% ({std['exact_match']:.1f}%)"
         )
-        print(f"p: paired bootstrap against {names[0]}; * marks p < 0.05")
+        if scores[0].bleu_interval:
+            print(f"p: paired bootstrap against {names[0]}; * marks p < 0.05")
     seconds = sum(taken for _, taken in outputs)
     print(f"{seconds:.1f} s, {len(sources) * len(scores) / seconds:.0f} sentences/s")
     return 0

@@ -126,7 +126,8 @@ def translate_command(args: Namespace) -> int:
             out.flush()
             n_unsure += sum(unsure for _, unsure in outputs)
         if n_unsure and unsure_display == "counted":
-            logger.warning("unsure of %d of %d lines; --scores says which", n_unsure, number - numbers.start)
+            advice = "" if args.scores or args.n_best else "; --scores says which"
+            logger.warning("unsure of %d of %d lines%s", n_unsure, number - numbers.start, advice)
     return 0
 
 

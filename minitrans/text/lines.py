@@ -32,7 +32,7 @@ def iter_lines(stream: Iterable[bytes], name: str, numbers: range = ALL_LINE_NUM
     r"""Yield the lines of a binary stream one by one, as they arrive.
 
     Only `\n` ends a line, so line n of a source file stays beside line n of its translation: `str.splitlines` would
-    also split at U+2028, U+0085 and others. One `\r` before the `\n` and a byte-order mark before line 1 are dropped.
+    also split at U+2028, U+0085 and others. One `\r` at a line's end and a byte-order mark before line 1 are dropped.
 
     Args:
         stream: An open binary file, or anything else that yields bytes up to and including each `\n`.

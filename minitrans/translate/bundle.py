@@ -118,6 +118,9 @@ def load_bundle(folder: Path) -> Bundle:
         raise UserError(f"{folder}: its name is not UTF-8; rename it, or go into it and give .")
     if missing := [name for name in (METADATA, WEIGHTS, TOKENIZER) if not (folder / name).is_file()]:
         raise UserError(f"{folder} holds no finished run: {', '.join(missing)} is missing; train it first")
+    for path in (folder / name for name in (METADATA, WEIGHTS, TOKENIZER, WORDS)):
+        if path.exists() and not os.access(path, os.R_OK):
+            raise UserError(f"cannot read {path}: Permission denied; ask its owner for access")
     config, source, target, n_words, threshold, digests = _load_metadata(folder / METADATA)
     tokenizer = load_tokenizer(folder)
     for name in ("vocab_size", "pad_id", "bos_id", "eos_id"):

@@ -1,5 +1,6 @@
 """How good translations are: BLEU and chrF by sacreBLEU, and exact match; and which are probably wrong."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
@@ -15,11 +16,13 @@ from minitrans.text.reading import clean
 from minitrans.translate.bundle import Threshold
 from minitrans.translate.translator import Translation
 
+logger = logging.getLogger("minitrans")
 # These languages have no spaces or, like Korean, too few; others get sacreBLEU's default, 13a, which splits there.
 BLEU_TOKENIZERS = dict.fromkeys(("zh", "yue", "wuu", "nan", "hak", "gan", "hsn", "lzh"), "zh")
 BLEU_TOKENIZERS |= dict.fromkeys(("ja", "ko", "th", "lo", "km", "my", "shn", "bo", "dz"), "char")
 MIN_EXACT_MATCH_SHARE = 0.5  # if at least this share of translations equals a reference, all others are called wrong
 MIN_CORRECT_CHRF = 40.0  # if a smaller share does, only those others with a lower sentence chrF are
+MAX_BOOTSTRAP_LINES = 10_000  # sacreBLEU's bootstrap holds 80 KB for each
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,9 @@ class Scores:
         bleu_signature, chrf_signature: sacreBLEU's account of how they were computed.
         exact_match: Percent of translations equal to a reference.
         sentences: How many translations were scored.
-        bleu_interval, chrf_interval: Ends of the 95% bootstrap interval; None from `score`, which does no bootstrap.
-        bleu_p, chrf_p: How probable a difference at least as large is if this system and the first one, which it is
-            compared with, are equally good; None for the first one itself, and from `score`.
+        bleu_interval, chrf_interval: Ends of the 95% bootstrap interval; None without a bootstrap, as from `score`.
+        bleu_p, chrf_p: How probable a difference at least as large, either way, is if this system and the first one,
+            which it is compared with, are equally good; None for the first one itself, and without a bootstrap.
     """
 
     bleu: float
@@ -97,7 +100,8 @@ def score_systems(
     """Score the translations of each system, with intervals, and test each against the first.
 
     Intervals and p-values come from sacreBLEU's paired bootstrap with 1,000 resamples (Koehn 2004). They are the same
-    every time: its seed is fixed, by the environment variable SACREBLEU_SEED if that is set.
+    every time: its seed is fixed, by the environment variable SACREBLEU_SEED if that is a number but 0. Of more than
+    MAX_BOOTSTRAP_LINES lines, which would take gigabytes, there are none.
 
     All but `systems`, which is what each of them wrote, is as for `score`.
 
@@ -105,6 +109,9 @@ def score_systems(
         ValueError: There is nothing to score, or the counts differ.
     """
     scores = [score(translations, references, target, tokenize, others) for translations in systems]
+    if len(references) > MAX_BOOTSTRAP_LINES:
+        logger.warning("no intervals or p-values: they are for at most %d lines", MAX_BOOTSTRAP_LINES)
+        return scores
     bleu, chrf = _metrics(target, tokenize)
     named = [(str(i), translations) for i, translations in enumerate(systems)]
     streams = _reference_streams(references, others)
@@ -152,8 +159,10 @@ def _interval_bounds(result: Result) -> tuple[float, float]:
 
 
 def _p_value(result: Result, first: Result) -> float | None:
-    # sacreBLEU gives 0.001 to a system compared with itself, but chance explains a difference of 0 entirely.
-    return 1.0 if result is not first and result.score == first.score else result.p_value
+    # sacreBLEU counts one tail, and gives 0.001 to equal systems, but chance explains a difference of 0 entirely.
+    if result.p_value is None:  # the first itself
+        return None
+    return 1.0 if result.score == first.score else min(1.0, 2 * result.p_value)
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,21 @@ def test_a_folder_with_weights_is_measured(tmp_path: Path) -> None:
     assert "not offered" in page
 
 
+def test_a_decoder_for_audio_is_loaded_from_a_folder(tmp_path: Path) -> None:
+    hugging_face.small_model("qwen2_audio").model.save_pretrained(tmp_path)
+    loaded = hugging_face.load_or_build(str(tmp_path))
+    assert (type(loaded), loaded.auto_class.__name__) == (hugging_face.DecoderOnly, "AutoModelForSeq2SeqLM")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of `torch.compile`
+def test_what_a_user_sets_on_an_adapter_holds_in_every_dtype_and_variant() -> None:
+    adapter = hugging_face.small_model("gpt2")
+    adapter.max_len, adapter.refusal = 12, NotOfferedError
+    for other in (adapter.to(torch.float64), adapter.variants["static"]()):
+        assert (other.max_len, other.refusal) == (12, NotOfferedError)
+    assert hugging_face.DecoderOnly(torch.compile(adapter.model)).cache_name == "past_key_values"
+
+
 def test_a_class_name_selects_its_architecture() -> None:
     assert hugging_face.load_or_build("MarianMTModel").name == hugging_face.load_or_build("marian").name
 
@@ -158,6 +173,10 @@ def test_a_failed_check_ends_with_code_1_and_is_explained(tmp_path: Path, monkey
     few_checks = [check for check in CHECKS if any(check.id in fault.detected_by for fault in FAULTS)]
     monkeypatch.setattr(runner, "CHECKS", few_checks)
     assert "7 sabotages, 7 caught" in run_cli("verify", "--model", "gpt2", "--self-test")[1]
+    monkeypatch.setattr(runner, "CHECKS", [check for check in CHECKS if check.id in ("steps", "causal.prefix")])
+    assert run_cli("verify", "--model", "gpt2")[0] == 0
+    monkeypatch.setattr(hugging_face.DecoderOnly, "feed", Mock(side_effect=TypeError("no cache")))
+    assert run_cli("verify", "--model", "gpt2")[0] == 1  # not offered, as `check_cache` refuses it
 
 
 def test_the_search_for_failing_chunks_tries_few_lengths_beyond_a_window(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.significance import PairedTest
 
 from minitrans.translate import metrics
 from minitrans.translate.bundle import Threshold
@@ -119,6 +120,16 @@ def test_only_a_system_that_differs_from_the_first_differs_significantly() -> No
     for p in (close.bleu_p, close.chrf_p):
         assert p is not None
         assert 0.05 < p < 1
+    outputs = [("first", GOOD_OUTPUT), ("close", almost)]
+    one_tail = PairedTest(outputs, {"BLEU": BLEU(effective_order=True)}, [REFERENCES], test_type="bs")()[1]["BLEU"][1]
+    assert close.bleu_p == 2 * one_tail.p_value
+
+
+def test_many_lines_have_no_intervals(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("minitrans.translate.metrics.MAX_BOOTSTRAP_LINES", len(REFERENCES) - 1)
+    systems = [GOOD_OUTPUT, BAD_OUTPUT]
+    assert score_systems(systems, REFERENCES, "en") == [score(each, REFERENCES, "en") for each in systems]
+    assert caplog.messages == [f"no intervals or p-values: they are for at most {len(REFERENCES) - 1} lines"]
 
 
 def test_the_tokenizer_none_splits_only_at_spaces(caplog: pytest.LogCaptureFixture) -> None:
