@@ -7,21 +7,27 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from minitrans.explain.page import ExplanationPage
-from minitrans.explain.tracing import trace_translation, translate_sentences
+from minitrans.explain.page import MAX_WEIGHT_BYTES, ExplanationPage, layer_bytes
+from minitrans.explain.tracing import TracedTranslation, trace_translation, translate_sentences
 from minitrans.translate.translator import Translator
 
 
 def explain(translator: Translator, texts: str | Sequence[str], limit: int | None = None) -> ExplanationPage:
     """Translate one text or several, greedily, and show how, for `limit` sentences at most.
 
-    Text without words is left out.
+    Text without words is left out, and so are sentences for which a page has no room.
 
     Raises:
         UserError: There are no texts, or none has words.
     """
     sentences = translate_sentences(translator, [texts] if isinstance(texts, str) else texts, limit)
-    return ExplanationPage([trace_translation(translator.bundle, *sentence) for sentence in sentences])
+    traced, size = list[TracedTranslation](), 0
+    for sentence in sentences:
+        if size > MAX_WEIGHT_BYTES:
+            break
+        traced.append(trace_translation(translator.bundle, *sentence))
+        size += layer_bytes(traced[-1])
+    return ExplanationPage(traced, len(sentences) - len(traced))
 
 
 class _CallableModule(ModuleType):

@@ -23,6 +23,7 @@ class ExplanationPage:
     """How the translations of one or more sentences came about: a page to save; in a notebook it shows itself."""
 
     sentences: Sequence[TracedTranslation]
+    n_left_out: int = 0  # sentences that were not traced, because the page has no room for them
 
     @cached_property
     def html(self) -> str:
@@ -32,10 +33,10 @@ class ExplanationPage:
             UserError: The first sentence is too long for a page.
         """
         sentences, config = self.sentences, self.sentences[0].config
-        n_layers, n_sentences = fitting_counts([_layer_bytes(sentence) for sentence in sentences], config.n_layers)
+        n_layers, n_sentences = fitting_counts([layer_bytes(sentence) for sentence in sentences], config.n_layers)
         if not n_sentences:
             n_pieces = len(sentences[0].attention.source)
-            raise UserError(f"the first text is too long to show as a page: {n_pieces} pieces; give a shorter one")
+            raise UserError(f"the first sentence is too long to show as a page: {n_pieces} pieces; give a shorter one")
         data = {
             "layers": list(range(config.n_layers - n_layers + 1, config.n_layers + 1)),
             "heads": config.n_heads,
@@ -47,7 +48,7 @@ class ExplanationPage:
             languages=sentences[0].languages,
             n_layers=n_layers,
             n_shown=n_sentences,
-            n_sentences=len(sentences),
+            n_sentences=len(sentences) + self.n_left_out,
             data=json.loads(json.dumps(data), parse_constant=str),  # NaN and infinities, which JSON lacks, as text
         )
         return str(page)  # not Markup, because a frame has to escape it
@@ -80,7 +81,7 @@ def fitting_counts(sizes: Sequence[int], n_layers: int) -> tuple[int, int]:
     return shown, max(fit, default=0)
 
 
-def _layer_bytes(sentence: TracedTranslation) -> int:
+def layer_bytes(sentence: TracedTranslation) -> int:
     """Bytes that one layer takes on the page."""
     of = sentence.attention
     numbers = (of.encoder, of.decoder, of.cross, sentence.stepwise_decoder, sentence.stepwise_cross)

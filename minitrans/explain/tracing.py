@@ -95,15 +95,14 @@ def translate_sentences(
     A sentence without words is left out.
     """
     found: list[tuple[str, Translation]] = []
-    for number, text in enumerate(texts, 1):
-        for sentence in translator.to_sentences(text):
-            if len(found) == limit:
-                return found
-            (translation,) = translator.translations([sentence], attention=True, first_line=number, split=False)
-            if translation.attention is None:
-                logger.info("text %d: a sentence without words is left out", number)
-            else:
-                found.append((sentence, translation))
+    for number, sentence in ((n, each) for n, text in enumerate(texts, 1) for each in translator.to_sentences(text)):
+        if len(found) == limit:
+            break
+        (translation,) = translator.translations([sentence], attention=True, first_line=number, split=False)
+        if translation.attention is None:
+            logger.info("text %d: a sentence without words is left out", number)
+        else:
+            found.append((sentence, translation))
     if not found:
         raise UserError("there is no text to explain; give one with words")
     return found

@@ -6,6 +6,7 @@ table, which here holds our sines. An engine is that model with its tokenizer.
 
 import copy
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from minitrans.files import atomic_folder, write_file
 from minitrans.model.decoding import CachedStepper, beam_search, greedy_decode, length_limits
 from minitrans.model.transformer import Transformer
 from minitrans.pages.render import render_template, templates
-from minitrans.text.lines import escape_controls
+from minitrans.text.lines import base_language, escape_controls
 from minitrans.text.reading import PLACEHOLDERS, PLAIN_MARKS_TABLE, clean, with_keyboard_marks
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.translate.bundle import Bundle, save_reader_code_and_settings
@@ -76,6 +77,7 @@ def _yaml_quoted(text: str) -> Markup:
 
 
 templates.filters["quoted"] = _yaml_quoted
+templates.filters["hub_name"] = partial(re.sub, r"[^\w.-]+", "-", flags=re.ASCII)  # other characters are refused
 
 
 class Engine(NamedTuple):
@@ -329,5 +331,6 @@ def write_card(
 
     The license is as the hub writes it, say "apache-2.0". `scores` has the exported model's scores on each test set.
     """
-    card = render_template("model_card.md", bundle=bundle, license=license, scores=scores or {})
+    codes = [code for code in map(base_language, (bundle.source, bundle.target)) if re.fullmatch("[a-z]{2,3}", code)]
+    card = render_template("model_card.md", bundle=bundle, codes=codes, license=license, scores=scores or {})
     write_file(folder / "README.md", f"{card}\n")

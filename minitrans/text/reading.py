@@ -3,6 +3,8 @@
 Standard library only, and nothing of this package: an exported folder has a copy of this file.
 """
 
+from __future__ import annotations  # for the copies, which Python 3.9 runs too
+
 import json
 import re
 import unicodedata
@@ -346,7 +348,7 @@ class Reader:
         """A source in lower case, because people often type no capitals, and capitals say little."""
         return lower(source) if self.plain else source
 
-    def _mark_names_fix_typos(self, run: re.Match[str], places: "_PlaceholderMap") -> str:
+    def _mark_names_fix_typos(self, run: re.Match[str], places: _PlaceholderMap) -> str:
         """Set aside whole names in a run of words with blanks between them, and correct typing errors."""
         if not self._ranks or self._ranks.keys() >= {*lower(run[0]).split(" ")}:
             return run[0]

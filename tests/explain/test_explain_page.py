@@ -130,6 +130,16 @@ def test_omissions_are_reported_and_the_last_layers_are_kept(
     assert (shown["forbidden"], shown["padded"]) == (0.25, 1)
 
 
+def test_sentences_without_room_on_the_page_are_not_traced(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minitrans.explain.MAX_WEIGHT_BYTES", 1)
+    page = minitrans.explain(translator, ["I love you."] * 3)
+    assert (len(page.sentences), "only the first 1 of 3 sentences are shown" in page.html) == (1, True)
+    with pytest.raises(UserError, match="there is no text to explain"):
+        minitrans.explain(translator, "I love you.", limit=0)
+
+
 def test_the_page_is_saved_or_refused_in_one_line(
     explanation: ExplanationPage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +147,6 @@ def test_the_page_is_saved_or_refused_in_one_line(
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == explanation.html
     monkeypatch.setattr("minitrans.explain.page.MAX_WEIGHT_BYTES", 10)
     n_pieces = len(explanation.sentences[0].attention.source)
-    with pytest.raises(UserError, match=f"the first text is too long to show as a page: {n_pieces} pieces; give a"):
+    with pytest.raises(UserError, match=f"the first sentence is too long to show as a page: {n_pieces} pieces; give a"):
         ExplanationPage(explanation.sentences).save(tmp_path / "another.html")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]

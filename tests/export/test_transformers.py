@@ -157,12 +157,14 @@ def test_the_code_in_the_card_translates_as_we_do_without_our_package(translator
 
 
 def test_names_that_a_user_gives_appear_unchanged_in_the_card(tmp_path: Path) -> None:
-    bundle = untrained_bundle(tokenizer_of("bpe"), "en", "no")
+    bundle = untrained_bundle(tokenizer_of("bpe"), "en", "no-NO")
     named, scores = "测试: '🤖' \"<&>\\\u2028# " + "x" * 200, score(["a"], ["a"], "en")
     write_card(tmp_path, bundle, named, {named: scores, "null": scores})
     data = front_matter(tmp_path)
-    assert (data["license"], data["model-index"][0]["name"]) == (named, "en-no")
-    assert [result["dataset"]["name"] for result in data["model-index"][0]["results"]] == [named, "null"]
+    assert (data["license"], data["model-index"][0]["name"], data["language"]) == (named, "en-no-NO", ["en", "no"])
+    of_hub = f"-{'x' * 200}"  # which refuses others
+    types = {result["dataset"]["name"]: result["dataset"]["type"] for result in data["model-index"][0]["results"]}
+    assert types == {named: of_hub, "null": "null"}
 
 
 # -- what is refused ------------------------------------------------------------------------------------------------
