@@ -28,16 +28,17 @@ def compiled_batch_loss(model: Transformer, device: torch.device, dtype: torch.d
         NotAdmittedError: Compiled code may not compute this model's loss.
     """
     plan = _plan_model(model, device, dtype)
-    kind = model.output.weight.dtype, model.output.weight.device
-    if kind[0] != (computed := torch.promote_types(dtype, torch.float32)):
+    if model.output.weight.dtype != (computed := torch.promote_types(dtype, torch.float32)):
         raise NotAdmittedError(f"products in {dtype} need parameters in {computed}", expected=True)
     probe.check_training(plan, dtype)
-    return partial(_batch_loss, model, kind, partial(training.batch_loss, plan, dtype=dtype))  # so deepcopy copies it
+    compute = partial(training.batch_loss, plan, dtype=dtype)
+    return partial(_batch_loss, model, [*model.parameters()], computed, compute)  # so deepcopy copies it
 
 
-def _batch_loss(model: Transformer, kind: tuple[object, object], compute: BatchLossFn, *batch: Any) -> Tensor:
-    if (model.output.weight.dtype, model.output.weight.device) != kind:
-        raise RuntimeError(f"the model, which was {kind[0]} on {kind[1]}, has been converted or moved since")
+def _batch_loss(model: Transformer, own: list[Tensor], kind: torch.dtype, compute: BatchLossFn, *batch: Any) -> Tensor:
+    pairs = zip(model.parameters(), own, strict=True)
+    if any(now is not before or now.dtype != kind or not now.is_cpu for now, before in pairs):
+        raise RuntimeError(f"the model, {kind} on the CPU, has been converted, moved or given other parameters since")
     return compute(*batch)
 
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from ctypes import c_bool, c_double, c_void_p
-from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +97,8 @@ def _library_or_reason(source: Path) -> ctypes.CDLL | str:
         cache = (place if place.is_absolute() else Path.home() / ".cache") / "minitrans-compiled"
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_private(cache)
-        own_flags = [*dropwhile(lambda word: not word.startswith("-"), compiler)]  # repeated, so that they win: g++ -O1
+        last = max((i for i, word in enumerate(compiler) if shutil.which(word)), default=0)  # in: nice -n 9 g++ -O1
+        own_flags = compiler[last + 1 :]  # repeated, so that they win
         path = _find_cached(cache, name) or _compile([*compiler, *CXX_FLAGS, *own_flags, str(source)], cache, name)
         library = ctypes.CDLL(str(path))
         library.usable.restype = c_bool
@@ -130,14 +130,8 @@ def _compile(command: list[str], cache: Path, name: str) -> Path:
         print(f"minitrans: compiling {command[-1]}, once on this machine ...", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="compiling-", dir=cache) as folder:
         made = Path(folder, "library")
-        subprocess.run(
-            [*command, "-o", str(made)],
-            check=True,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            env=os.environ | {"LC_ALL": "C"},
-        )
+        words, env = [*command, "-o", str(made)], os.environ | {"LC_ALL": "C"}
+        subprocess.run(words, check=True, capture_output=True, env=env, encoding="utf-8", errors="replace")
         made.chmod(0o700)
         with open(made, "rb") as file:
             os.fsync(file.fileno())  # or a power failure might leave the name without the content
@@ -182,8 +176,9 @@ def _cpu_features() -> str:
 
 
 def check_token_ids(ids: Tensor, vocab_size: int) -> None:
-    """Raise an IndexError if an int64 id is negative or not below `vocab_size`: compiled code checks no bounds."""
-    assert ids.dtype == torch.int64
+    """Raise an IndexError if an id is negative or not below `vocab_size`, which compiled code does not check."""
+    if ids.dtype != torch.int64 or ids.device.type != "cpu":
+        raise TypeError(f"ids are {ids.dtype} on {ids.device}; they must be int64, on the CPU")
     if ids.numel():
         low, high = (extreme.item() for extreme in ids.aminmax())
         if low < 0 or high >= vocab_size:

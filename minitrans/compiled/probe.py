@@ -28,7 +28,7 @@ from minitrans.model.transformer import Transformer
 # What the two ways may differ by, as the norm of the difference relative to that of the model's own numbers. In
 # float64 rounding leaves next to nothing. The others catch what compiled code does in that dtype alone.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.2}
-LENGTH = 40  # tokens of a long row: more than a block has, and than most windows that somebody may add
+LENGTH = 40  # tokens of a long row, more than most windows have that somebody may add
 OUTLIER_SCALE = 25.0  # of three features in float64: scores, hidden units and logits get as large as in trained models
 
 NamedTensorPair = tuple[str, Tensor, Tensor]  # what is compared, by the plain code and by compiled code
@@ -56,7 +56,7 @@ def check_training(plan: Plan, dtype: torch.dtype) -> None:
 
 
 def check_steps(plan: Plan, dtype: torch.dtype) -> None:
-    """Compare the log-probabilities of six steps; rows change places, and the last four, much later, repeat a token.
+    """Compare seven steps' log-probabilities; rows change places, much later repeat a token, and are only one at last.
 
     Raises:
         NotAdmittedError: They differ.
@@ -109,7 +109,7 @@ def _small_model(plan: Plan) -> Transformer:
         d_head=c.head_size,
         d_ff=52,
         n_layers=min(c.n_layers, 2),
-        max_len=LENGTH + 6,
+        max_len=LENGTH + 7,
         dropout=0.25,
         attention_dropout=0.25,
         tie_embeddings=plan.tied,
@@ -174,11 +174,11 @@ def _paired_steps(model: Transformer) -> Iterator[NamedTensorPair]:
     steppers: tuple[Stepper[Any], ...] = CachedStepper(model), CompiledStepper(read_plan(model))
     n = model.config.vocab_size - 2  # all tokens but PAD and BOS
     long_ids, src_ids = _make_ids()
-    states = [stepper.begin(src_ids, LENGTH + 6) for stepper in steppers]
-    for t, tokens in enumerate(([1, 1], [8, 290, 11], *[[5, 9, 30]] * 4)):
-        if t == 1:
+    states = [stepper.begin(src_ids, LENGTH + 7) for stepper in steppers]
+    for t, tokens in enumerate(([1, 1], [8, 290, 11], *[[5, 9, 30]] * 4, [30])):
+        if rows := {1: [1, 0, 0], 6: [2]}.get(t):
             for state in states:
-                state.select_rows(torch.tensor([1, 0, 0]))
+                state.select_rows(torch.tensor(rows))
         if t == 2:  # far from the first ones
             model.step(long_ids[[0, 1, 0]], states[0])
             for each in long_ids[[0, 1, 0]].T:

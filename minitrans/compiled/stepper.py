@@ -103,9 +103,11 @@ class CompiledStepper:
         array = (SublayerParameters * len(sublayers))(*sublayers)
         tables = *map(pointer, (plan.src_embedding, plan.tgt_embedding, plan.output, plan.positions)), addressof(array)
         sizes = _Sizes(c.d_model, c.n_heads, c.head_size, c.d_ff, c.n_layers, c.vocab_size, c.pad_id, c.bos_id)
-        self._tensors = copies  # kept alive: the library still reads some of them
         self._call = partial(call_function, load_library(CPP_PATH, _FUNCTIONS), self.dtype)
         self._stepper: int = self._call("make", sizes, _Model(*tables))
+        last_norms = *plan.encoder[-1].parameters, *plan.decoder[-1].parameters
+        read_later = plan.src_embedding, plan.tgt_embedding, plan.positions, *last_norms
+        self._tensors = [copies[tensor.data_ptr()] for tensor in read_later]  # kept alive
         weakref.finalize(self, self._call, "free", self._stepper).atexit = False  # a daemon thread may still be in it
 
     @property
@@ -149,10 +151,10 @@ class CompiledStepper:
             raise ValueError(f"n is {n}; it must be at least 1")
         n = min(n, c.vocab_size - 2)
         block = state.cross.new_empty(c.n_layers, count, state.cross.size(2))
-        state.blocks.append(block)
         state.pointers[t] = _KVBlockPointer(block.data_ptr(), count)
         log_p, ids = tokens.new_empty(count, n, dtype=self._computed), tokens.new_empty(count, n)
         cross = _KVBlockPointer(state.cross.data_ptr(), state.cross.size(1))
         self._call("step", self._stepper, tokens.contiguous(), count, t, len(state.pointers), addressof(state.pointers),
                    state.slots, state.sources, state.offsets, cross, n, log_p, ids)  # fmt: skip
+        state.blocks.append(block)
         return log_p, ids

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from ctypes import POINTER, c_double, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -71,9 +71,10 @@ def batch_loss(
     bfloat16, float32 or float64.
 
     Raises:
-        ValueError: A sequence is longer than `max_len`.
+        ValueError: A sequence is longer than `max_len`, or the numbers of rows or of target tokens differ.
+        TypeError: Ids are not int64, or not on the CPU.
         IndexError: An id is not below V, or negative.
-        RuntimeError: The loss is differentiated twice or, with tied embeddings, backpropagated twice.
+        RuntimeError: The loss is differentiated twice or, with tied embeddings, its mean is backpropagated twice.
     """
     pad_id = plan.config.pad_id
     kept = (tgt_out != pad_id).flip(1).cummax(1).values.flip(1)  # up to the last real token of each row
@@ -95,6 +96,8 @@ def hidden_states(
     Returns:
         (N, D) for the N positions kept, row after row; and (V, D).
     """
+    if len(src_ids) != len(tgt_in) or kept.shape != tgt_in.shape:
+        raise ValueError(f"ids of {list(src_ids.shape)}, {list(tgt_in.shape)} and {list(kept.shape)} do not match")
     for ids in (src_ids, tgt_in):
         if ids.size(1) > plan.config.max_len:
             raise ValueError(f"{ids.size(1)} tokens are more than model.max_len ({plan.config.max_len})")
@@ -102,8 +105,7 @@ def hidden_states(
     batch = src_ids.contiguous(), tgt_in.contiguous(), kept.sum(1)
     tables = (plan.src_embedding,) if plan.tied else (plan.src_embedding, plan.tgt_embedding, plan.output)
     parameters = (parameter for part in (*plan.encoder, *plan.decoder) for parameter in part.parameters)
-    result: tuple[Tensor, Tensor] = _HiddenStates.apply(plan, batch, dtype, *tables, *parameters)  # type: ignore[no-untyped-call]
-    return result
+    return cast("tuple[Tensor, Tensor]", _HiddenStates.apply(plan, batch, dtype, *tables, *parameters))  # type: ignore[no-untyped-call]
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
@@ -113,8 +115,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id
     if not real.all():
         rows, target = rows[real], target[real]
     check_token_ids(target, len(weight))
-    loss: Tensor = _LinearCrossEntropy.apply(rows, weight, target, smoothing)  # type: ignore[no-untyped-call]
-    return loss
+    return cast(Tensor, _LinearCrossEntropy.apply(rows, weight, target, smoothing))  # type: ignore[no-untyped-call]
 
 
 def _model_struct(plan: Plan) -> _Model:
@@ -156,15 +157,16 @@ class _HiddenStates(torch.autograd.Function):
         ctx.model = _model_struct(plan)
         pointers = ctx.model, _Batch(*(ids.data_ptr() for ids in batch), *sizes), hidden
         ctx.tape = _call_function("forward", dtype, *pointers)  # what the backward pass needs, in the library's memory
-        weakref.finalize(ctx.model, _call_function, "release", dtype, ctx.tape).atexit = False
+        owner = hidden.new_empty(0)  # as what is saved, it goes after the backward pass, even if the loss is kept
+        weakref.finalize(owner, _call_function, "release", dtype, ctx.tape).atexit = False
         ctx.n_tables = 1 if plan.tied else 3
-        ctx.save_for_backward(*tensors)
+        ctx.save_for_backward(*tensors, owner)
         return hidden, tensors[ctx.n_tables - 1]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, d_output: Tensor) -> tuple[Tensor | None, ...]:
-        tensors = ctx.saved_tensors
+        *tensors, _ = ctx.saved_tensors
         tables, parameters = tensors[: ctx.n_tables], tensors[ctx.n_tables :]
         d_tables = [*(torch.zeros_like(table) for table in tables[:-1]), d_output.contiguous()]
         sizes = [parameter.numel() for parameter in parameters]

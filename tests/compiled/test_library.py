@@ -260,9 +260,12 @@ def test_a_terminal_shows_what_is_being_compiled(
     assert told == f"minitrans: compiling {source}, once on this machine ...\n"
 
 
-def test_user_flags_win_and_may_have_values(source: Path, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("launcher", ["", "env -u NONE"])
+def test_user_flags_win_and_may_have_values(
+    launcher: str, source: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source.write_text(f"#ifdef __OPTIMIZE__\n#error\n#endif\n{source.read_text()}")
-    monkeypatch.setenv("CXX", shlex.join([*CXX_COMMAND, "-O0", "-isystem", "."]))
+    monkeypatch.setenv("CXX", shlex.join([*launcher.split(), *CXX_COMMAND, "-O0", "-isystem", "."]))
     assert load()[1]
 
 

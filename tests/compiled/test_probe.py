@@ -145,7 +145,7 @@ def block_repeated_4_grams(exact: Any) -> Any:
     def next_tokens(self: CachedStepper, tokens: Tensor, state: Any, n: int) -> tuple[Tensor, Tensor]:
         log_p, ids = exact(self, tokens, state, n)
         state.fed = [*getattr(state, "fed", []), tokens.tolist()]
-        for row, fed in enumerate(zip(*state.fed[1:], strict=True)):
+        for row, fed in enumerate(zip(*state.fed[1:], strict=True) if len(tokens) > 1 else ()):
             for i in range(len(fed) - 3):
                 if fed[i : i + 3] == fed[-3:]:
                     log_p[row, ids[row] == fed[i + 3]] = -1e9

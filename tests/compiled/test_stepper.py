@@ -109,6 +109,17 @@ def test_a_stepper_keeps_the_weights_it_was_made_from() -> None:
     assert log_prob_bytes_by_row(fast, src_ids) == before
 
 
+def test_a_step_that_fails_can_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast, src_ids = compiled_stepper(random_model(9)), random_ids(10, LENGTHS, max(LENGTHS))
+    state, tokens, call = fast.begin(src_ids, 3), torch.ones(len(src_ids), dtype=torch.int64), fast._call
+    want = fast.next_tokens(tokens, fast.begin(src_ids, 3), 2)
+    monkeypatch.setattr(fast, "_call", Mock(side_effect=MemoryError))
+    with pytest.raises(MemoryError):
+        fast.next_tokens(tokens, state, 2)
+    monkeypatch.setattr(fast, "_call", call)
+    assert all(map(torch.equal, fast.next_tokens(tokens, state, 2), want))
+
+
 def test_the_memory_of_a_stepper_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Mock(wraps=call_function)
     monkeypatch.setattr(stepper, "call_function", calls)

@@ -140,6 +140,17 @@ def test_ids_beyond_the_vocabulary_are_refused(wrong: int, side: int) -> None:
         make_loss(random_model(4), "require")(ids[0], ids[1], ids[2], 0.1)
 
 
+def test_ids_of_other_shapes_or_dtypes_are_refused() -> None:
+    src_ids, tgt_in, tgt_out = SMALL_BATCH
+    loss = make_loss(random_model(4), "require")
+    for ids in ((src_ids[:1], tgt_in, tgt_out), (src_ids, tgt_in[:1], tgt_out), (src_ids, tgt_in[:, 1:], tgt_out)):
+        with pytest.raises(ValueError, match=r"^ids of \[\d, \d+\], .* do not match"):
+            loss(*ids, 0.1)
+    for ids in ((src_ids.int(), tgt_in, tgt_out), (src_ids, tgt_in, tgt_out.int())):
+        with pytest.raises(TypeError, match=r"^ids are torch\.int32 on cpu; they must be int64"):
+            loss(*ids, 0.1)
+
+
 def test_padding_may_be_anywhere_and_rows_may_be_empty() -> None:
     """In the target the tokens before real ones are read, whatever they are."""
     model = random_model(4, dropout=0.3, attention_dropout=0.3).train()
@@ -186,9 +197,18 @@ def test_passes_may_overlap_and_run_backward_twice() -> None:
 
 def test_no_tape_is_released_when_the_process_ends() -> None:
     hidden: Any = compiled_hidden_states(random_model(4), *SMALL_BATCH[:2])[0]
-    (reference,) = weakref.getweakrefs(hidden.grad_fn.model)
+    (reference,) = weakref.getweakrefs(hidden.grad_fn.saved_tensors[-1])
     assert isinstance(finalizer := reference.__callback__, weakref.finalize)
     assert not finalizer.atexit  # when a daemon thread may still be in its backward pass
+
+
+def test_a_tape_is_released_after_the_backward_pass_even_if_the_loss_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_batch, call = make_loss(random_model(4), "require"), Mock(wraps=training._call_function)
+    monkeypatch.setattr(training, "_call_function", call)
+    loss = of_batch(*SMALL_BATCH, 0.1)
+    for keep, released in ((True, 0), (False, 1)):
+        loss.backward(retain_graph=keep)
+        assert [each.args[0] for each in call.mock_calls].count("release") == released
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

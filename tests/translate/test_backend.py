@@ -104,9 +104,12 @@ def test_each_task_and_reason_is_reported_once(caplog: Log, allow_fallbacks: lis
 def test_a_model_that_is_converted_afterwards_is_refused() -> None:
     model = random_model(1).train()
     of_batch = make_loss(model, "require")
+    model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+    other = make_loss(model, "require")
     model.float()
-    with pytest.raises(RuntimeError, match=r"which was torch\.float64 on cpu, has been converted or moved since"):
-        of_batch(*BATCH_IDS, 0.1)
+    for loss in of_batch, other:
+        with pytest.raises(RuntimeError, match=r"model, torch\.float64 on the CPU, has been converted, moved or given"):
+            loss(*BATCH_IDS, 0.1)
 
 
 @needs_compiled
