@@ -51,7 +51,7 @@ mutants: .venv/ready
 	$(BIN)/python scripts/dev/mutants.py
 
 # Train all models of the first table in docs/results.md, and print it: hours; run again, only what is missing.
-# CORPORA: a folder that has each corpus under the name of its config; without it they come from where the configs say.
+# CORPORA: a folder that has each corpus under the name of its config; if there is none, configs say where they are.
 CORPORA ?= $(wildcard ../shared/corpora)
 results: .venv/ready
 	$(BIN)/python scripts/dev/results_table.py $(if $(CORPORA),--corpora '$(CORPORA)')

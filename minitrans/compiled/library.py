@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 HEADER_PATH = Path(__file__).with_name("shared.h")
-# -ffast-math without the promise that nothing is infinite or NaN; it lets sums be added up in any order.
+# Of -ffast-math, what lets sums be added up in any order, and does not promise that nothing is infinite or NaN.
 CXX_FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"]
 CXX_FLAGS += ["-fopenmp", "-fPIC", "-shared"]
 CXX_FLAGS += ["-march=native", "-mprefer-vector-width=512"] if platform.machine() == "x86_64" else ["-mcpu=native"]

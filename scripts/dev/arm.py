@@ -106,6 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", nargs="?", type=Path, default=ROOT / "runs" / "en-zh", help="run folder that translates")
     parser.add_argument("--only", nargs="+", choices=CHECKS, default=list(CHECKS), help="which checks")
     args = parser.parse_args(argv)
+    os.environ["PATH"] += ":/usr/sbin"  # where Debian has debootstrap
     if lacking := {tool: package for tool, package in PACKAGE_BY_TOOL.items() if not shutil.which(tool)}:
         sys.exit(f"arm.py: no {', '.join(lacking)} here; apt-get install {' '.join(lacking.values())}")
     if "translate" in args.only and not (args.run / "model.json").is_file():

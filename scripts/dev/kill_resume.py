@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Kill a training at random moments, resume it until it ends, and compare it with one that was left alone.
 
 Flags of `minitrans train` may follow after `--`, such as those of a stream read by two processes:

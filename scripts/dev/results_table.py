@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Train the models of the first table in docs/results.md, each with seeds that share their teachers, and print it.
 
 It takes hours. A run that exists already is not trained again, one that was interrupted goes on, and a model
@@ -56,9 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = Path(args.runs).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         rows = []
-        for config in map(Path, args.configs):
-            runs = [train_and_score(config, seed, args.corpora, folder) for seed in range(1, args.seeds + 1)]
-            rows += table_rows(config, runs)
+        with cli.process_setup.interrupted_by_signals():
+            for config in map(Path, args.configs):
+                runs = [train_and_score(config, seed, args.corpora, folder) for seed in range(1, args.seeds + 1)]
+                rows += table_rows(config, runs)
     except UserError as error:
         print(f"results_table.py: error: {error}", file=sys.stderr)
         return 2

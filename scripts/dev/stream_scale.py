@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Read a stream of pairs that are made on the fly, as a training would, and print its memory and its speed."""
 
 import argparse

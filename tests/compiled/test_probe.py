@@ -56,7 +56,7 @@ def refusal_reasons(dtype: torch.dtype = torch.float64, model: Transformer | Non
 
 @pytest.mark.parametrize(("n_heads", "small"), [(1, 1), (2, 2), (3, 3), (8, 3)])
 def test_the_small_model_has_at_most_three_heads_and_two_layers(n_heads: int, small: int) -> None:
-    """Compiled code takes other paths for one head than for several, and for a single layer."""
+    """Fewer stay as they are: code may be right for several heads or layers, and wrong for one."""
     config = probe._small_model(read_plan(make_model(n_heads=n_heads, d_model=24, n_layers=n_heads))).config
     assert (config.n_heads, config.head_size, config.n_layers) == (small, 24 // n_heads, min(n_heads, 2))
 

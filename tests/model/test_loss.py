@@ -77,7 +77,7 @@ def test_a_few_rows_at_a_time_give_the_plain_loss_and_its_gradients(
         assert all(map(torch.equal, with_gradients(linear_loss, same, weight, tgt_out, smoothing), got))
 
 
-def test_only_inputs_that_require_a_gradient_get_one(linear_loss: LinearLoss) -> None:
+def test_a_gradient_alone_equals_that_of_both(linear_loss: LinearLoss) -> None:
     hidden, weight, tgt_out = random_case([4, 2])
     _, by_hidden, by_weight = with_gradients(linear_loss, hidden, weight, tgt_out)
     (alone,) = torch.autograd.grad(linear_loss(hidden, weight.detach(), tgt_out, PAD, 0.1), hidden)
