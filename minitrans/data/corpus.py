@@ -86,7 +86,7 @@ def find_pair_numbers(config: DataConfig, reader: Reader, wanted: Container[tupl
         rows = chain.from_iterable(table.to_pylist() for table in iter_pair_tables(open_train(config), CHUNK, config))
     else:
         rows = iter(_read_splits(config)["train"])
-    pairs = ((reader.preprocess_pairs([row["source"]], [row["target"]])) for row in rows)
+    pairs = (reader.preprocess_pairs([row["source"]], [row["target"]]) for row in rows)
     return [n for n, (sources, targets) in enumerate(pairs, 1) if (*sources, *targets) in wanted]
 
 
@@ -124,8 +124,7 @@ def load_run_corpus(run: Path, path: str | None = None) -> DatasetDict:
 def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | None = None) -> Tokenizer:
     """Train a tokenizer on the split `train`, once: it is kept on disk for the same text and the same settings.
 
-    It is kept in `cache_dir`; None is where Hugging Face keeps data sets. Of a large corpus it sees a random sample of
-    pairs, always the same one.
+    It is kept in `cache_dir`, see `DataConfig`. Of a large corpus it sees a random sample of pairs, always the same.
 
     Raises:
         UserError: The text does not fit the settings, or `cache_dir` cannot be written.
@@ -152,9 +151,7 @@ def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | No
 
 
 def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | None = None) -> DatasetDict:
-    """Turn text into piece ids, once: the result is kept on disk for the same text and the same tokenizer.
-
-    It is kept in `cache_dir`; None is where Hugging Face keeps data sets.
+    """Turn text into piece ids, once: they are kept in `cache_dir`, see `DataConfig`, for the same text and tokenizer.
 
     Returns:
         The same splits, with the columns `src_ids` and `tgt_ids`: lists of int32, without special ids.

@@ -93,7 +93,7 @@ def mark_kept(faults: Mapping[str, BoolArray], purpose: str) -> BoolArray:
         faults: For each fault, which pairs have it; at least one fault.
         purpose: What the pairs are for, as the message says.
     """
-    kept = ~np.zeros_like(next(iter(faults.values())))
+    kept = np.ones_like(next(iter(faults.values())))
     for fault, wrong in faults.items():
         if n_wrong := (kept & wrong).sum():
             logger.warning("left out %d of %d %s pairs: %s", n_wrong, len(kept), purpose, fault)

@@ -16,12 +16,10 @@ class Buffer(NamedTuple):
     """Pairs to make batches of, and their place in the data.
 
     Attributes:
-        src: Rows of source ids, without special ids.
-        tgt: Rows of target ids, without special ids.
+        src, tgt: Rows of source and of target ids, without special ids.
         epoch: How often the corpus has been read before.
         first_pair_number: Number of the first pair in this epoch.
-        begin_state: What a loader saves to resume where the pairs begin.
-        end_state: What it saves to resume where the pairs end.
+        begin_state, end_state: What a loader saves to resume where the pairs begin, and where they end.
     """
 
     src: IdRows

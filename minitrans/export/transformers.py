@@ -215,8 +215,7 @@ def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
         scores = [(p.piece, p.score) for p in proto.pieces]
         model = models.Unigram(scores, tokenizer.unk_id, byte_fallback=True)
     fast = FastTokenizer(model)
-    one_space = normalizers.Replace(Regex(SPACE_PATTERN), " ")
-    cleaned = [one_space, normalizers.Strip()]
+    cleaned = [normalizers.Replace(Regex(SPACE_PATTERN), " "), normalizers.Strip()]
     if tokenizer.reader.plain:
         cleaned += [normalizers.Replace(chr(mark), to) for mark, to in PLAIN_MARKS_TABLE.items()] + cleaned
     fast.normalizer = normalizers.Sequence([normalizers.NFC(), *cleaned])

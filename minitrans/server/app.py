@@ -136,8 +136,7 @@ class Api:
         lines = [line for pieces in split for line in pieces[1::2]]
         detected = self._detected_languages("\n".join(lines), target)[:1] if source == "auto" else []
         translator = self._find_translator(detected[0]["language"] if detected else source, target)
-        unsure = params.get("unsure")  # for our page: LibreTranslate has no such parameter
-        doubting = bool(unsure) and str(unsure).lower() not in ("0", "false")
+        doubting = str(params.get("unsure") or 0).lower() not in ("0", "false")  # ours: LibreTranslate has no "unsure"
         work: BatchFunction = translator.translations if doubting else translator.translate
         translations = iter(await self._queued_results(request, translator, work, lines))
         self._counts["minitrans_lines_total"] += len(lines)

@@ -52,7 +52,7 @@ _QUESTION = re.compile(
     rf"|.+, (?:{_AUXILIARY} (?:i|you|u|he|she|we|they)|\w+n'?t it)\b)[^.?!]*",
     re.IGNORECASE,
 )
-KEYBOARD_ROWS = "qwertyuiop", "asdfghjkl", "zxcvbnm"  # the rows of a keyboard
+KEYBOARD_ROWS = "qwertyuiop", "asdfghjkl", "zxcvbnm"
 READER_SETTINGS_FILE = "reading.json"  # the settings of an exported folder's reader
 
 _HIDDEN = "\u00ad\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
@@ -194,8 +194,7 @@ class KeptParts(NamedTuple):
 
     Attributes:
         placeholder_values: The placeholders in the source as it was read, and what they stand for.
-        before: What goes before the translation.
-        after: What goes after it.
+        before, after: What goes before and after the translation.
         ends_to_strip: End marks that it loses, because the source has none, or has dots instead.
     """
 

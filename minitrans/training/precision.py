@@ -28,17 +28,15 @@ def precision_and_reason(setting: PrecisionSetting, accelerator: str) -> tuple[s
         raise UserError("training.precision is fp16, which works only on a GPU; choose auto, bf16 or fp32")
     if setting != "auto":
         return setting, "as set"
-    match device:
-        case "cuda" if torch.cuda.is_bf16_supported(including_emulation=False):
+    if device == "cuda":
+        if torch.cuda.is_bf16_supported(including_emulation=False):
             return "bf16", "this GPU computes in bfloat16"
-        case "cuda":
-            return "fp16", "this GPU has no bfloat16"
-        case "cpu":
-            # torch 2.10 and before cannot tell.
-            capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-            for unit in _BF16_FEATURES:
-                if capabilities.get(unit):
-                    return "bf16", f"this processor multiplies bfloat16: {unit}"
-            return "fp32", f"this processor is not known to multiply bfloat16: no {' or '.join(_BF16_FEATURES)}"
-        case _:
-            return "fp32", f"the safe choice on {device}"
+        return "fp16", "this GPU has no bfloat16"
+    if device != "cpu":
+        return "fp32", f"the safe choice on {device}"
+    # torch 2.10 and before cannot tell.
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    for unit in _BF16_FEATURES:
+        if capabilities.get(unit):
+            return "bf16", f"this processor multiplies bfloat16: {unit}"
+    return "fp32", f"this processor is not known to multiply bfloat16: no {' or '.join(_BF16_FEATURES)}"

@@ -48,8 +48,7 @@ class Bundle:
     Attributes:
         model: In eval mode, float32.
         tokenizer: Agrees with the model on the vocabulary and the special ids.
-        source: Language translated from, say "en".
-        target: Language translated to, say "zh".
+        source, target: Languages translated from and to, say "en" and "zh".
         source_words: The different words seen in training, as `reading.split_lowercase_words` splits sources, each
             with its rank by frequency, from 0; None where they are not known.
         threshold: When a translation is probably wrong; None where that is not known.

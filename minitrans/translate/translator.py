@@ -44,8 +44,7 @@ class AttentionWeights(NamedTuple):
         encoder: (L, H, S, S) from each piece of the source to all of them.
         decoder: (L, H, T, T) from each step to the pieces read by then, `target[: t + 1]`; 0 beyond.
         cross: (L, H, T, S) from each step to the source.
-        source_ids: The ids of the source's pieces.
-        target_ids: The ids of the target's pieces.
+        source_ids, target_ids: The ids of these pieces.
     """
 
     source: list[str]
@@ -91,10 +90,7 @@ class Translator:
     """
 
     def __init__(self, bundle: Bundle, compiled: CompiledMode = "off") -> None:
-        """Take the bundle as it is, and choose what computes its steps.
-
-        With `compiled` auto, compiled code does if it proves to give the model's own numbers; with require, it has to;
-        with off, it does not.
+        """Take the bundle as it is, and choose what computes its steps, see `CompiledMode`.
 
         Raises:
             UserError: Compiled code is required, but may not compute this model.
@@ -327,9 +323,8 @@ class Translator:
         target = [tokenizer.bos_id, *best.ids, tokenizer.eos_id][: 1 + best.n_tokens]
         *_, kinds = traced_full_pass(model, self._pad_rows([source]), self._pad_rows([target[:-1]]))
         among, within, across = (stack_layers(kind)[:, 0] for kind in kinds)
-        values = kept.placeholder_values
-        pieces = ([tokenizer.pieces[id_] for id_ in side] for side in (source, target))
-        read, written = ([values.get(piece, piece) for piece in side] for side in pieces)
+        shown = [kept.placeholder_values.get(piece, piece) for piece in tokenizer.pieces]
+        read, written = ([shown[id_] for id_ in side] for side in (source, target))
         return AttentionWeights(read, written, among, within, across, [*source], target)
 
     def _pad_rows(self, rows: list[list[int]]) -> Tensor:
