@@ -138,7 +138,8 @@ def test_a_run_that_was_moved_with_its_corpus_is_verified_from_anywhere(
 def test_a_full_disk_is_reported_in_one_line(command: str, tiny_run: Path) -> None:
     words = [sys.executable, "-m", "minitrans", *command.format(tiny_run).split()]
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        env = os.environ | {"PYTHONUNBUFFERED": ""}  # else argparse swallows the error
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, env=env, timeout=60, check=False)
     assert done.returncode == 2
     assert done.stderr == (
         "minitrans: error: cannot write the output: No space left on device; make room, or write elsewhere\n"

@@ -314,7 +314,7 @@ BAD_CORPORA: list[tuple[Mapping[str, str | bytes], str]] = [
 ]
 BAD_SPLIT_SLICES = [
     *((part, f"there is no split {part}, only: all; or") for part in ("half", "all[", "all[::2]", "all[0.5:]")),
-    *((part, f"{part} holds no pairs; all has 2") for part in ("all[2:]", "all[1:1]", "all[:10%]", "all[-10%:]")),
+    *((part, f"{part} holds no pairs; all has 2") for part in ("all[2:]", "all[-1:1]", "all[:10%]", "all[-10%:]")),
 ]
 NON_FOLDER_PATHS = ["corpus", "./corpus", "../corpus", "/nowhere/corpus", "run/corpus", "a/b/corpus", "one"]
 BAD_RUN_CONFIGS = [

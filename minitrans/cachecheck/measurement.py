@@ -251,9 +251,10 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether a check passed, none failed and, in a self-test, all sabotages were caught and no check is blind."""
+        """Whether checks passed, none failed, steps are offered, and a self-test missed no sabotage and no check."""
         none_failed = any(r.passed for r in self.checks) and not any(r.failed for r in self.checks)
-        return none_failed and all(s.caught_by for s in self.sabotages or []) and not self.blind_checks
+        offers_steps = all(r.offered for r in self.checks if r.id in ("steps", "lengths"))
+        return none_failed and offers_steps and all(s.caught_by for s in self.sabotages or []) and not self.blind_checks
 
 
 class Deviation(float):

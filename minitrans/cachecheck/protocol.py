@@ -219,7 +219,7 @@ class ModelAndTokens(Generic[CacheT]):
         """The memory of the sources."""
         if not self.model.has_source:
             return None
-        return call_model(self.model.encode, self.src_ids, self.src_mask, refusal=self.refusal)
+        return call_model(self.model.encode, _own_copy(self.src_ids), self.src_mask, refusal=self.refusal)
 
     def full_pass(self, mask: Tensor | None = None) -> list[Tensor]:
         """What the full masked pass gives for the tokens; logits in units of `logit_unit`."""
@@ -265,7 +265,7 @@ class ModelAndTokens(Generic[CacheT]):
 
 
 def _own_copy(tokens: Tensor) -> Tensor:
-    """A model may rely on contiguous tokens, and one that writes into them must not change the others'."""
+    """The tokens, contiguous, for a model to read or overwrite: the caller's stay as they are."""
     return tokens.clone(memory_format=torch.contiguous_format)
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from types import FrameType
 from typing import TextIO
 
 from minitrans.text.lines import escape_controls
@@ -79,8 +80,13 @@ def interrupted_by_signals() -> Iterator[None]:
     """Let SIGTERM, or a terminal that closes, end a command as Ctrl-C does, so that half-written files are removed."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(ValueError):  # not in the main thread
-            for number in (signal.SIGTERM, signal.SIGHUP):
+            for number, handler in ((signal.SIGTERM, signal.default_int_handler), (signal.SIGHUP, _interrupt_once)):
                 if (before := signal.getsignal(number)) is not signal.SIG_IGN:  # `nohup` ignores the second
-                    signal.signal(number, signal.default_int_handler)
+                    signal.signal(number, handler)
                     stack.callback(signal.signal, number, before)
         yield
+
+
+def _interrupt_once(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a closed terminal sends another
+    raise KeyboardInterrupt

@@ -6,6 +6,7 @@ numbers. Both look at the model and its code once, when they are called; the los
 """
 
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -35,10 +36,10 @@ def compiled_batch_loss(model: Transformer, device: torch.device, dtype: torch.d
     return partial(_batch_loss, model, [*model.parameters()], computed, compute)  # so deepcopy copies it
 
 
-def _batch_loss(model: Transformer, own: list[Tensor], kind: torch.dtype, compute: BatchLossFn, *batch: Any) -> Tensor:
-    pairs = zip(model.parameters(), own, strict=True)
-    if any(now is not before or now.dtype != kind or not now.is_cpu for now, before in pairs):
-        raise RuntimeError(f"the model, {kind} on the CPU, has been converted, moved or given other parameters since")
+def _batch_loss(model: Transformer, own: list[Tensor], dtype: torch.dtype, compute: BatchLossFn, *batch: Any) -> Tensor:
+    pairs = zip_longest(model.parameters(), own)
+    if any(now is not before or now.dtype != dtype or not now.is_cpu for now, before in pairs):
+        raise RuntimeError(f"the model, {dtype} on the CPU, has been converted, moved or given other parameters since")
     return compute(*batch)
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 HEADER_PATH = Path(__file__).with_name("shared.h")
-# Of -ffast-math, what lets sums be added up in any order, and does not promise that nothing is infinite or NaN.
+# The parts of -ffast-math that let sums be added up in any order; not those that promise no infinity and no NaN.
 CXX_FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"]
 CXX_FLAGS += ["-fopenmp", "-fPIC", "-shared"]
 CXX_FLAGS += ["-march=native", "-mprefer-vector-width=512"] if platform.machine() == "x86_64" else ["-mcpu=native"]
@@ -97,8 +97,8 @@ def _library_or_reason(source: Path) -> ctypes.CDLL | str:
         cache = (place if place.is_absolute() else Path.home() / ".cache") / "minitrans-compiled"
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_private(cache)
-        last = max((i for i, word in enumerate(compiler) if shutil.which(word)), default=0)  # in: nice -n 9 g++ -O1
-        own_flags = compiler[last + 1 :]  # repeated, so that they win
+        programs = [i for i, word in enumerate(compiler) if shutil.which(word) and compiler[i - 1] != "-x"]
+        own_flags = compiler[max(programs, default=0) + 1 :]  # as in nice -n 9 g++ -O1; repeated, so that they win
         path = _find_cached(cache, name) or _compile([*compiler, *CXX_FLAGS, *own_flags, str(source)], cache, name)
         library = ctypes.CDLL(str(path))
         library.usable.restype = c_bool
@@ -176,7 +176,7 @@ def _cpu_features() -> str:
 
 
 def check_token_ids(ids: Tensor, vocab_size: int) -> None:
-    """Raise an IndexError if an id is negative or not below `vocab_size`, which compiled code does not check."""
+    """Refuse ids unless they are int64, on the CPU (TypeError), and from 0 to `vocab_size` - 1 (IndexError)."""
     if ids.dtype != torch.int64 or ids.device.type != "cpu":
         raise TypeError(f"ids are {ids.dtype} on {ids.device}; they must be int64, on the CPU")
     if ids.numel():

@@ -28,7 +28,7 @@ from minitrans.model.transformer import Transformer
 # What the two ways may differ by, as the norm of the difference relative to that of the model's own numbers. In
 # float64 rounding leaves next to nothing. The others catch what compiled code does in that dtype alone.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.2}
-LENGTH = 40  # tokens of a long row, more than most windows have that somebody may add
+LENGTH = 40  # tokens of a long row: more than most attention windows that somebody may add
 OUTLIER_SCALE = 25.0  # of three features in float64: scores, hidden units and logits get as large as in trained models
 
 NamedTensorPair = tuple[str, Tensor, Tensor]  # what is compared, by the plain code and by compiled code
@@ -56,7 +56,7 @@ def check_training(plan: Plan, dtype: torch.dtype) -> None:
 
 
 def check_steps(plan: Plan, dtype: torch.dtype) -> None:
-    """Compare seven steps' log-probabilities; rows change places, much later repeat a token, and are only one at last.
+    """Compare the log-probabilities of seven steps: rows swap, repeat a token after a long gap, and shrink to one.
 
     Raises:
         NotAdmittedError: They differ.

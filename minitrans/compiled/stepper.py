@@ -120,7 +120,7 @@ class CompiledStepper:
 
         Raises:
             ValueError: A source, or `capacity`, is longer than `max_len`; or there is padding before a token.
-            IndexError: An id is not below V, or negative.
+            IndexError, TypeError: An id is not below V, or negative; ids are not int64, or not on the CPU.
         """
         check_token_ids(src_ids, self.config.vocab_size)
         lengths = source_lengths(src_ids, self.config.pad_id)
@@ -139,7 +139,7 @@ class CompiledStepper:
 
         Raises:
             ValueError: More tokens than `begin` was told, or not one for each row; or `n` is below 1.
-            IndexError: An id is not below V, or negative.
+            IndexError, TypeError: An id is not below V, or negative; ids are not int64, or not on the CPU.
         """
         c, count, t = self.config, len(tokens), len(state.blocks)
         check_token_ids(tokens, c.vocab_size)

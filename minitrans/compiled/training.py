@@ -72,9 +72,8 @@ def batch_loss(
 
     Raises:
         ValueError: A sequence is longer than `max_len`, or the numbers of rows or of target tokens differ.
-        TypeError: Ids are not int64, or not on the CPU.
-        IndexError: An id is not below V, or negative.
-        RuntimeError: The loss is differentiated twice or, with tied embeddings, its mean is backpropagated twice.
+        IndexError, TypeError: An id is not below V, or negative; ids are not int64, or not on the CPU.
+        RuntimeError: The loss is differentiated twice or, with tied embeddings, the mean loss is backpropagated twice.
     """
     pad_id = plan.config.pad_id
     kept = (tgt_out != pad_id).flip(1).cummax(1).values.flip(1)  # up to the last real token of each row

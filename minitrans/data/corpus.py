@@ -292,7 +292,7 @@ def _take_part(setting: str, part: str, names: Collection[str], read: Callable[[
             there_are = ", ".join(names)
             raise UserError(f"{setting}: there is no split {name}, only: {there_are}; or a slice, such as train[1:9]")
         n = len(read(name))
-        bounds = (  # -1% may be no pairs, which are at the end
+        bounds = (  # -1% of few pairs is none: counted from the end, that is n, not 0
             b if b is None else round(int(b.strip("%")) * (n if "%" in b else 100) / 100) or n * ("-" in b)
             for b in span
         )

@@ -15,7 +15,7 @@ from minitrans.translate.translator import Translator
 def explain(translator: Translator, texts: str | Sequence[str], limit: int | None = None) -> ExplanationPage:
     """Translate one text or several, greedily, and show how, for `limit` sentences at most.
 
-    Text without words is left out, and so are sentences for which a page has no room.
+    Sentences without words are left out (the log says which); a page says how many more it has no room for.
 
     Raises:
         UserError: There are no texts, or none has words.

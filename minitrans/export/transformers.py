@@ -330,6 +330,7 @@ def write_card(
 
     The license is as the hub writes it, say "apache-2.0". `scores` has the exported model's scores on each test set.
     """
-    codes = [code for code in map(base_language, (bundle.source, bundle.target)) if re.fullmatch("[a-z]{2,3}", code)]
+    languages = dict.fromkeys(map(base_language, (bundle.source, bundle.target)))
+    codes = [code for code in languages if re.fullmatch("[a-z]{2,3}", code)]
     card = render_template("model_card.md", bundle=bundle, codes=codes, license=license, scores=scores or {})
     write_file(folder / "README.md", f"{card}\n")

@@ -117,9 +117,9 @@ class CheckpointWriter(Checkpoint):
     A checkpoint is written between two steps: after a step's row of metrics and, if one is due, its validation, so that
     a resumed run repeats nothing and leaves nothing out.
 
-    After Ctrl-C, SIGTERM, SIGHUP or SIGUSR1 it finishes the step, writes a checkpoint and stops. A second signal stops
-    at once, and loses what came after the last checkpoint. With several processes, the first one on each machine
-    listens for signals, and all stop together.
+    After Ctrl-C, SIGTERM, SIGHUP or SIGUSR1 it finishes the step, writes a checkpoint and stops. A second signal
+    (but SIGHUP) stops at once, and loses what came after the last checkpoint. With several processes, the first one on
+    each machine listens for signals, and all stop together.
     """
 
     def __init__(self, folder: Path, config: TrainingConfig, early: EarlyStopping) -> None:
@@ -146,7 +146,7 @@ class CheckpointWriter(Checkpoint):
             signal.signal(number, self._handle_signal if trainer.local_rank == 0 else signal.SIG_IGN)
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.heard:
+        if self.heard and number != signal.SIGHUP:  # of which a closed terminal sends two: its shell's and its own
             raise KeyboardInterrupt
         self.heard = True
         with contextlib.suppress(OSError, RuntimeError):  # Ctrl-C ends `tee` too; or it came in the middle of a line

@@ -94,8 +94,9 @@ def _differing_setting(config: RunConfig) -> str | None:
     """The first setting that differs from the run's own, except where it trains and what it logs; None if none does."""
     both = saved_settings(config.run_dir), yaml.safe_load(config.yaml_text)
     for settings in both:
-        for section, name in (("data", "path"), ("training", "init_from")):  # both may have moved
-            settings[section][name] = settings[section].get(name) is not None
+        settings["training"]["init_from"] = settings["training"].get("init_from") is not None  # it may have moved
+        path = str(Path(settings["data"]["path"]).absolute())  # it too: the text is compared, but not a stream's
+        settings["data"]["path"] = path if settings["data"].get("streaming") else ""
     before, now = ({**settings["trainer"], **settings} for settings in both)
     # Of the trainer's settings, those that decide which steps are taken.
     steps = ("max_steps", "max_epochs", "accumulate_grad_batches", "gradient_clip_val")

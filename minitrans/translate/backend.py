@@ -32,7 +32,7 @@ def make_batch_loss(
 ) -> loss.BatchLossFn:
     """Return a function for the loss of batches of a model to train on `device`, with products in `dtype`.
 
-    The model's weights are read at each batch; if it gets other parameters, make another function.
+    The model's weights are read at each batch; once it gets others, the function raises a RuntimeError.
     """
     compiled_loss = _try_compiled(mode, "training", lambda compiled: compiled.compiled_batch_loss(model, device, dtype))
     return compiled_loss or partial(loss.batch_loss, model)

@@ -100,8 +100,8 @@ def score_systems(
     """Score the translations of each system, with intervals, and test each against the first.
 
     Intervals and p-values come from sacreBLEU's paired bootstrap with 1,000 resamples (Koehn 2004). They are the same
-    every time: its seed is fixed, by the environment variable SACREBLEU_SEED if that is a number but 0. Of more than
-    MAX_BOOTSTRAP_LINES lines, which would take gigabytes, there are none.
+    every time: its seed is fixed, by the environment variable SACREBLEU_SEED if that is a number other than 0. There
+    are none of more than MAX_BOOTSTRAP_LINES lines, which would take gigabytes.
 
     All but `systems`, which is what each of them wrote, is as for `score`.
 
@@ -159,7 +159,7 @@ def _interval_bounds(result: Result) -> tuple[float, float]:
 
 
 def _p_value(result: Result, first: Result) -> float | None:
-    # sacreBLEU counts one tail, and gives 0.001 to equal systems, but chance explains a difference of 0 entirely.
+    # Of a clear difference sacreBLEU counts one tail. It gives 0.001 to equal systems, whose difference is all chance.
     if result.p_value is None:  # the first itself
         return None
     return 1.0 if result.score == first.score else min(1.0, 2 * result.p_value)

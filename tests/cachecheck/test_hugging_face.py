@@ -1,6 +1,7 @@
 """Small random models of Hugging Face's architectures: which checks fail on them, and that faults are caught."""
 
 import contextlib
+import copy
 import importlib
 import io
 import json
@@ -145,7 +146,10 @@ def test_what_a_user_sets_on_an_adapter_holds_in_every_dtype_and_variant() -> No
     adapter.max_len, adapter.refusal = 12, NotOfferedError
     for other in (adapter.to(torch.float64), adapter.variants["static"]()):
         assert (other.max_len, other.refusal) == (12, NotOfferedError)
-    assert hugging_face.DecoderOnly(torch.compile(adapter.model)).cache_name == "past_key_values"
+    with_peft = copy.copy(adapter.model)
+    with_peft.forward, with_peft.get_base_model = lambda *args, **kwargs: None, lambda: adapter.model
+    for wrapped in (torch.compile(adapter.model), with_peft):
+        assert hugging_face.DecoderOnly(wrapped).cache_name == "past_key_values"
 
 
 def test_a_class_name_selects_its_architecture() -> None:

@@ -319,7 +319,7 @@ def test_a_result_that_is_very_wrong_is_noticed(
     ("fault", "what"),
     [
         *((fault, "in the log-probabilities of step ") for fault in ("log_p", "order")),
-        ("third", "in the log-probabilities of step 3 ("),
+        *((name, f"in the log-probabilities of step {n} (") for name, n in (("third", 3), ("last", 7))),
         *((fault, "is not finite in the log-probabilities of step 1 (") for fault in ("double", "least", "nan")),
     ],
 )
@@ -331,7 +331,7 @@ def test_a_slightly_wrong_stepper_is_noticed(fault: str, what: str, dtype: torch
         if self.dtype != dtype:
             return log_p, ids
         match fault, len(state.blocks) - probe.LENGTH:
-            case ("log_p", _) | ("third", 3):
+            case ("log_p", _) | ("third", 3) | ("last", 7):
                 log_p = log_p * ERROR_FACTORS[dtype]
             case "order", _:
                 ids = ids.roll(1, 1) if dtype != torch.bfloat16 else ids.flip(1)  # in which neighbours are alike

@@ -253,7 +253,7 @@ def test_splits_can_be_parts_of_local_files(tmp_path: Path, name: str) -> None:
     pairs = [(f"a{i}", f"b{i}") for i in range(100)]
     folder = write_pairs(tmp_path / "corpus", "lines", {name: [*pairs, ("", "x")]})
     write_files(folder, {"metadata.csv": "a,b\n1,2\n", "damaged.parquet": "PAR1"})
-    splits = {"train": f"{name}[20:]", "dev": f"{name}[:10%]", "test": f"{name}[10:15]+{name}[-86:-81]"}
+    splits = {"train": f"{name}[20:-0%]", "dev": f"{name}[:10%]", "test": f"{name}[10:15]+{name}[-86:-81]"}
     corpus = load_corpus(data_config(folder, splits=splits))
     assert list(corpus) == ["train", "valid", "test"]
     assert pairs_of_split(corpus, "train") == pairs[20:]

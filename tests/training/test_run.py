@@ -166,7 +166,8 @@ def test_a_terminal_shows_a_bar(corpus: Path, tmp_path: Path, capsys: Capture, m
 
 
 @pytest.mark.parametrize(
-    ("reversed_epochs", "said"), [("0", []), ("1", ["1, of 1.0"]), ("2 --data.streaming=true", [])]
+    ("reversed_epochs", "said"),
+    [("1 --trainer.accumulate_grad_batches 3", []), ("1", ["1, of 1.0"]), ("2 --data.streaming=true", [])],
 )
 def test_pairs_that_stay_reversed_are_reported(
     reversed_epochs: str, said: list[str], corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture

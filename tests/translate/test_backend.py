@@ -106,8 +106,8 @@ def test_a_model_that_is_converted_afterwards_is_refused() -> None:
     of_batch = make_loss(model, "require")
     model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
     other = make_loss(model, "require")
-    model.float()
-    for loss in of_batch, other:
+    for loss, change in ((of_batch, model.train), (other, model.float)):
+        change()
         with pytest.raises(RuntimeError, match=r"model, torch\.float64 on the CPU, has been converted, moved or given"):
             loss(*BATCH_IDS, 0.1)
 

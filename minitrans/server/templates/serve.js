@@ -38,7 +38,7 @@ async function translate() {
     const unknown = found.unknown.length ? ` Not in the training data: ${found.unknown.join(", ")}.` : "";
     doubt.textContent = found.unsure ? `Unsure: this translation may be wrong.${unknown}` : "";
     if (/[\p{L}\p{N}](?![\ufe0f\u20e3])/u.test(question.q)) drawing = setTimeout(draw, DRAW - TRANSLATE, question);
-    else empty(figures); // a text without letters and digits but in emoji stays as it is
+    else empty(figures); // a text whose only letters or digits are in emoji stays as it is
   } catch (error) {
     if (error.name !== "AbortError") fail(`The server is not answering: ${error.message}`);
   }
