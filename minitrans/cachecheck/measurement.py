@@ -253,7 +253,7 @@ class Report:
     def passed(self) -> bool:
         """Whether checks passed, none failed, steps are offered, and a self-test missed no sabotage and no check."""
         none_failed = any(r.passed for r in self.checks) and not any(r.failed for r in self.checks)
-        offers_steps = all(r.offered for r in self.checks if r.id in ("steps", "lengths"))
+        offers_steps = all(r.offered for r in self.checks if r.id == "steps")
         return none_failed and offers_steps and all(s.caught_by for s in self.sabotages or []) and not self.blind_checks
 
 

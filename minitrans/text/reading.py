@@ -79,8 +79,8 @@ _LEADING_BULLET_OR_EMOJI = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•∙*·>]
 _TRAILING_EMOJI_OR_DOTS = re.compile(  # of a line read backwards
     rf"(?:(?:[\u20e3\ufe0f]{_KEY}|{_EMOJI})+ *|[()]-?[:;] +|(?:\.{{2,}}|…)+ *)?"
 )
-_NO_SPACE_BEFORE_EMOJI = re.compile(rf"(?<=[^\s.][.?!])(?=(?:{_EMOJI})+ ?[^\W\d_])")  # Hello!😀 How
 _EMOJI_BEFORE_MARK = re.compile(rf"^(?!\.\.)([.?!。？！]+)((?:[\u20e3\ufe0f]{_KEY}|{_EMOJI})+ ?)(?=\w)")  # the same
+_NO_SPACE_BEFORE_EMOJI = re.compile(rf"(?<=[^\s.][.?!])(?=(?:{_EMOJI})+ ?[^\W\d_])")  # Hello!😀 How
 # Where a sentence ends: not after Mr., a.m. or J., in no. 5 or Dec. 25 (at the end); `Reader` says after which numbers.
 _ABBREVIATIONS = "mr", "ms", "mrs", "dr", "prof", "st", "nr", "ca", "vs", "etc", "mt", "jr", "sr", "sra", "approx"
 _NOT_AFTER_ABBREVIATION = "".join(rf"(?<!\b{word}\.)" for word in _ABBREVIATIONS)
