@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import torch
-from conftest import PAD, random_ids, random_tensor
+from conftest import PAD, random_ids, random_tensor, random_tgt_in
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -13,6 +13,7 @@ from minitrans.translate.backend import CompiledMode, make_batch_loss
 
 LinearLoss = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
 HIDDEN_WEIGHT_DTYPES = [(torch.float32, torch.float32), (torch.float64, torch.float64), (torch.bfloat16, torch.float32)]
+BATCH_IDS = random_ids(1, [4, 7, 1], 7), random_tgt_in(2, 3, 7), random_ids(3, [4, 7, 1], 7)
 
 
 def plain_loss(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:

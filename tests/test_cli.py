@@ -346,8 +346,7 @@ def test_closed_output_is_reported_and_closed_standard_error_is_harmless(tiny_ru
 
 @pytest.mark.parametrize("to_terminal", [True, False])
 def test_a_terminal_shows_prompts_and_unsure_marks(tiny_run: Path, to_terminal: bool) -> None:
-    pty = pytest.importorskip("pty")
-    controller, terminal = pty.openpty()
+    controller, terminal = os.openpty()
     stdout = terminal if to_terminal else subprocess.PIPE
     with running_command("translate", tiny_run, stdin=terminal, stdout=stdout) as process:
         os.write(controller, b"I love xyzzy.\n")
@@ -375,10 +374,9 @@ def test_a_terminal_shows_prompts_and_unsure_marks(tiny_run: Path, to_terminal: 
 
 
 def test_invalid_utf8_at_the_prompt_is_reported_in_one_line(tiny_run: Path) -> None:
-    pty = pytest.importorskip("pty")
     if "libedit" in (pytest.importorskip("readline").__doc__ or ""):
         pytest.skip("libedit drops such bytes")
-    controller, terminal = pty.openpty()
+    controller, terminal = os.openpty()
     environment = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}  # as in most locales
     with running_command("translate", tiny_run, stdin=terminal, stdout=terminal, env=environment) as process:
         os.write(controller, b"na\xefve\xff\n")
@@ -424,8 +422,7 @@ def terminal_lines(written: bytes) -> list[str]:
 
 def run_on_terminal(*argv: str | Path, stdin: Path, stdout_to_terminal: bool) -> tuple[bytes, bytes]:
     """What a command writes to a terminal (its standard error, and maybe its output), and what to a pipe."""
-    pty = pytest.importorskip("pty")
-    controller, terminal = pty.openpty()
+    controller, terminal = os.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
     out = terminal if stdout_to_terminal else subprocess.PIPE
     with (

@@ -123,8 +123,7 @@ def test_a_run_that_was_moved_with_its_corpus_is_verified_from_anywhere(
     monkeypatch.setattr(run_checks, "run", lambda **_: fresh_model_report)
     home = tmp_path / "home"
     run = copy_run(tiny_run, home / "runs/run", path="data/tiny")
-    ignored = shutil.ignore_patterns("run", "cache")
-    shutil.copytree(tiny_run.parent, home / "data/tiny", ignore=ignored)
+    shutil.copytree(tiny_run.parent, home / "data/tiny", ignore=shutil.ignore_patterns("run", "cache"))
     assert run_cli("verify", run)[0] == 0
     monkeypatch.chdir(home / "runs")
     assert run_cli("verify", "run")[0] == 0

@@ -23,8 +23,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: str, description: str, **others: Any) -> None:
         """`others` are what argparse passes on to the parser of a command: `color` in Python 3.14."""
-        others |= {"prog": prog, "description": description}
-        super().__init__(formatter_class=HelpFormatter, allow_abbrev=False, **others)
+        super().__init__(prog, description=description, formatter_class=HelpFormatter, allow_abbrev=False, **others)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse the arguments. Everything after -- belongs to `texts`, even if it begins with a dash.

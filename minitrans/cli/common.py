@@ -1,7 +1,7 @@
 """What several commands share: flags, loading a translator, reading a test set, and printing scores."""
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from minitrans.cli.arguments import Parser, bounded_number, core_count, positive_int
@@ -107,11 +107,11 @@ def decode_kwargs(args: Namespace, first_line: int) -> dict[str, Any]:
     return {"batch_tokens": args.batch_tokens, "use_cache": not args.no_cache, "first_line": first_line}
 
 
-def print_scores(named: "Sequence[tuple[str, Scores]]") -> None:
+def print_scores(named: "Iterable[tuple[str, Scores]]") -> None:
     """Print a line for each name, then the signatures that say how the scores were computed."""
     for name, scores in named:
         print(
-            f"{escape_controls(str(name))}: BLEU {scores.bleu:.2f}"
+            f"{escape_controls(name)}: BLEU {scores.bleu:.2f}"
             f"{format_interval(scores.bleu_interval, scores.bleu_p)}  "
             f"chrF {scores.chrf:.2f}{format_interval(scores.chrf_interval, scores.chrf_p)}  "
             f"exact match {scores.exact_match:.1f}%  ({scores.sentences} sentences)"

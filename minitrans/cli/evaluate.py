@@ -65,7 +65,7 @@ def evaluate_command(args: Namespace) -> int:
         print(json.dumps({"runs": named, **mean_and_std(scores)} if several else runs[0]))
         return 0
     names = [*map(escape_controls, args.run if several else [Path(args.source).name])]
-    print_scores(list(zip(names, scores, strict=True)))
+    print_scores(zip(names, scores, strict=True))
     for name, marked in zip(names, marks, strict=True):
         if marked:
             percents = marked.unsure_precision, marked.unsure_recall

@@ -48,7 +48,7 @@ def export_command(args: Namespace) -> int:
         by_engine = {name: translate(sources) for name, translate in format.translate_fns(folder, translator.bundle)}
         scores = score_systems([own, *by_engine.values()], references, translator.bundle.target, args.tokenize, others)
         scored = dict(zip(["minitrans float32", *by_engine], scores, strict=True))
-        print_scores(list(scored.items()))
+        print_scores(scored.items())
         for name, outputs in by_engine.items():
             n_different = sum(a != b for a, b in zip(own, outputs, strict=True))
             print(f"{name}: {n_different} of {len(own)} translations differ from those of minitrans")

@@ -52,6 +52,6 @@ def print_run(config: "RunConfig", scores: "dict[str, Scores]") -> None:
     """Print the scores and the folder of a run, and which code computed it."""
     from minitrans.translate.backend import describe_backends
 
-    print_scores(list(scores.items()))
+    print_scores(scores.items())
     print(f"run folder: {escape_controls(str(config.run_dir))}")
     print(f"computed: {describe_backends()}", file=sys.stderr)

@@ -104,7 +104,7 @@ def source_lengths(src_ids: Tensor, pad_id: int) -> list[int]:
     real = src_ids != pad_id
     if (real[:, 1:] > real[:, :-1]).any():
         raise ValueError("there is padding before a token: sources are padded on the right")
-    return [int(n) for n in real.sum(-1).tolist()]
+    return real.sum(-1).tolist()
 
 
 def length_limit(src_len: int, max_len: int) -> int:

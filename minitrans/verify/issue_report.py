@@ -141,11 +141,10 @@ def shortest_failing_chunks(case: ModelAndTokens[Any], limit: float) -> tuple[Te
 
 def failing_program_output(program: str, limit: float) -> str:
     """What a program prints, if it runs and one of its numbers is NaN or above a limit; otherwise nothing."""
+    command = [sys.executable, "-c", program]
     try:
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
-    except subprocess.TimeoutExpired:
-        return ""
-    if done.returncode:
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    except subprocess.SubprocessError:  # it fails, or takes too long
         return ""
     last_line = done.stdout.strip().rpartition("\n")[2]  # libraries may have printed others
     numbers = [float(x) for x in re.findall(r"nan|inf|[\d.]+(?:e[-+]\d+)?", last_line)]

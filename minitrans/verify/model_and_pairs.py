@@ -50,8 +50,8 @@ class ModelAndPairs:
     tgt_in: Tensor
     tgt_out: Tensor
     decode_batches: list[Tensor]
-    known_pairs: list[tuple[list[int], list[int]]]
-    piece: Callable[[int], str]
+    known_pairs: Sequence[tuple[list[int], list[int]]] = ()
+    piece: Callable[[int], str] = str
 
     @property
     def dtype(self) -> torch.dtype:
@@ -181,6 +181,4 @@ def model_and_id_pairs(
         decode_batches=[
             to_padded_tensor(id_rows(rows), config.pad_id, eos_id=config.eos_id) for rows in decode_batches
         ],
-        known_pairs=[],
-        piece=str,
     )

@@ -33,8 +33,7 @@ def explanation(translator: Translator) -> ExplanationPage:
 def page_data(html: str) -> dict[str, Any]:
     """The numbers that the page holds."""
     (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
-    data: dict[str, Any] = json.loads(text, parse_constant=pytest.fail)  # a browser refuses NaN
-    return data
+    return json.loads(text, parse_constant=pytest.fail)  # a browser refuses NaN
 
 
 def unpack_weights(packed: str, like: Tensor) -> Tensor:

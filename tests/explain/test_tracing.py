@@ -173,8 +173,7 @@ def test_ablating_a_head_zeroes_its_columns_of_w_o(translator: Translator, trace
 
 @torch.no_grad()
 def translation_log_prob(bundle: Bundle, attention: AttentionWeights) -> float:
-    id_of = bundle.tokenizer.pieces.index
-    source, target = (list(map(id_of, pieces)) for pieces in (attention.source, attention.target))
+    source, target = attention.source_ids, attention.target_ids
     log_p = bundle.model(torch.tensor([source]), torch.tensor([target[:-1]])).log_softmax(-1)
     return sum(float(log_p[0, t, id_]) for t, id_ in enumerate(target[1:]))
 

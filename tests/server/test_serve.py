@@ -242,8 +242,7 @@ def test_limits(client: TestClient, translator: Translator) -> None:
     form = request_arguments("multipart/form-data", {"q": "猫\n" * 130, **EN_ZH_PARAMETERS})  # of more bytes than 300
     assert client.post("/translate", **form).status_code == 200
     assert asgi_response_statuses(client.app, *[{"body": b"x" * 6_801, "more_body": True}] * 2) == [413, None]
-    api = Api([translator], 300, 0, 0)
-    with TestClient(api) as server:
+    with TestClient(Api([translator], 300, 0, 0)) as server:
         answer = server.post("/translate", json={"q": "a", **EN_ZH_PARAMETERS})
         assert (answer.status_code, "too many requests are waiting" in answer.json()["error"]) == (429, True)
 

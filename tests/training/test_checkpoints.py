@@ -1,6 +1,5 @@
 """Runs that are killed or stopped, and checkpoints that are damaged, do not fit on the disk, or are not ours."""
 
-import csv
 import errno
 import logging
 import os
@@ -27,6 +26,7 @@ from train_helpers import (
     finish_process,
     interrupt,
     last_error,
+    read_metrics,
     read_sides,
     run_flags,
     saved_steps,
@@ -61,7 +61,7 @@ def kill_at_step(patch: Patch, step: int, extra_batches: int = 0) -> None:
     )
 
 
-def signal_at_step(patch: Patch, step: int, number: signal.Signals, name: str = "training_step") -> None:
+def signal_at_step(patch: Patch, step: int, number: signal.Signals, name: str) -> None:
     original = getattr(TranslationModule, name)
 
     def signalled(module: TranslationModule, batch: Batch, batch_idx: int) -> Any:
@@ -109,8 +109,7 @@ def test_a_run_killed_every_few_steps_ends_like_an_unbroken_run(
     assert train(corpus, broken, *every_step, *resume, max_steps=48) == 0
     assert_same_run(whole, broken)
     assert saved_steps(whole) == saved_steps(broken)
-    with (whole / "metrics.csv").open() as file:
-        steps = [row["step"] for row in csv.DictReader(file) if row["train_loss"]]
+    steps = [row["step"] for row in read_metrics(whole) if row["train_loss"]]
     assert len(steps) == len({*steps}) >= 4
 
 

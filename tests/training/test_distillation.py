@@ -33,8 +33,7 @@ def distill(corpus: Path, run_dir: Path, *flags: str) -> int:
 
 
 def load_config(run: Path) -> dict[str, Any]:
-    config: dict[str, Any] = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
-    return config
+    return yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
 
 
 class DistilledRun(NamedTuple):

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ATOL, PAD, needs_compiled, random_ids, random_model, random_tgt_in, worst_deviation
+from conftest import ATOL, PAD, needs_compiled, random_model, worst_deviation
 from fake_processes import run_as_processes
-from loss_cases import make_loss
+from loss_cases import BATCH_IDS, make_loss
 from torch import Tensor
 
 from minitrans.data.batching import Batch
@@ -19,8 +19,7 @@ from minitrans.training.config import TrainingConfig
 from minitrans.training.module import TranslationModule
 from minitrans.translate.backend import CompiledMode
 
-ROW_LENGTHS = [4, 7, 1]
-BATCH = Batch(random_ids(1, ROW_LENGTHS, 7), random_tgt_in(2, 3, 7), random_ids(3, ROW_LENGTHS, 7))
+BATCH = Batch(*BATCH_IDS)
 N_TOKENS = 12
 with_and_without_compiled = pytest.mark.parametrize("way", [pytest.param("require", marks=needs_compiled), "off"])
 

@@ -20,7 +20,8 @@ import yaml
 from command_helpers import refusal_message
 from conftest import record_calls
 from fake_processes import run_as_processes
-from train_helpers import last_error, load_weights, read_metrics, read_sides, run_flags, train
+from safetensors.torch import load_file
+from train_helpers import last_error, read_metrics, read_sides, run_flags, train
 
 from minitrans import cli
 from minitrans.data.datamodule import TranslationDataModule
@@ -232,8 +233,8 @@ def test_init_from_takes_weights_tokenizer_and_words_of_a_run(
     (other / "model.json").write_text(json.dumps(sizes))
     still = "--training.learning_rate 1e-30 --model.dropout 0.3 --tokenizer.vocab_size 500 --model.max_len 41"
     assert train(corpus, tmp_path / "b", *flags, *still.split(), max_steps=1) == 0
-    for name, tensor in load_weights(tiny_run).items():
-        assert torch.equal(tensor, load_weights(tmp_path / "b")[name]), name
+    for name, tensor in load_file(tiny_run / "model.safetensors").items():
+        assert torch.equal(tensor, load_file(tmp_path / "b/model.safetensors")[name]), name
     assert (tmp_path / "b/tokenizer.model").read_bytes() == (tiny_run / "tokenizer.model").read_bytes()
     assert load_bundle(tmp_path / "b").source_words is None
     assert not (tmp_path / "b/words.txt").exists()
@@ -249,10 +250,10 @@ def test_overwrite_replaces_only_what_a_training_wrote(tiny_run: Path, corpus: P
     for name in theirs:
         (run_dir / name).write_text("years of work")
     (run_dir / "model.json.123.tmp").write_text("half of it")
-    before = load_weights(run_dir)["encoder.norm.weight"]
+    before = load_file(run_dir / "model.safetensors")["encoder.norm.weight"]
     assert train(corpus, run_dir, "--overwrite", "--seed", "3", max_steps=5) == 0
     assert yaml.safe_load((run_dir / "config.yaml").read_text())["seed"] == 3
-    assert not torch.equal(load_weights(run_dir)["encoder.norm.weight"], before)
+    assert not torch.equal(load_file(run_dir / "model.safetensors")["encoder.norm.weight"], before)
     for name in theirs:
         assert (run_dir / name).read_text() == "years of work"
     checkpoints = sorted(path.name for path in (run_dir / "checkpoints").iterdir())

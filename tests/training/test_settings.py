@@ -10,12 +10,11 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from command_helpers import tiny_flags
 from conftest import worst_deviation
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 from torch.nn import functional as F
-from train_helpers import read_metrics, read_sides
+from train_helpers import read_metrics, read_sides, run_flags
 
 from minitrans import cli
 from minitrans.data.batching import Batch
@@ -71,8 +70,8 @@ def train(corpus: Path, tmp_path: Path, monkeypatch: Patch) -> Train:
             return training_step(self, batch, batch_idx)
 
         monkeypatch.setattr(TranslationModule, "training_step", watched)
-        settings = [*tiny_flags(corpus, max_steps), "--model.dropout", "0"]
-        assert cli.main(["train", *settings, "--run-dir", str(run.folder), *flags]) == 0
+        words = run_flags(corpus, run.folder, "--model.dropout", "0", *flags, max_steps=max_steps)
+        assert cli.main(["train", *words]) == 0
         return run
 
     return train

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from command_helpers import tiny_flags, wait_for_group_exit
-from safetensors.torch import load_file
 
 from minitrans import cli
 from minitrans.text.lines import read_lines
@@ -99,11 +97,6 @@ def last_error(capsys: pytest.CaptureFixture[str]) -> str:
 def read_metrics(run_dir: Path) -> list[dict[str, str]]:
     with open(run_dir / "metrics.csv", newline="") as file:
         return list(csv.DictReader(file))
-
-
-def load_weights(run_dir: Path) -> dict[str, torch.Tensor]:
-    """The weights of the finished model."""
-    return load_file(run_dir / "model.safetensors")
 
 
 def saved_steps(run_dir: Path) -> list[int]:

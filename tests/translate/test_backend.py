@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import REAL_LOG_ONCE, needs_compiled, random_ids, random_model, random_tgt_in, randomize, worst_deviation
-from loss_cases import loss_and_gradients, make_loss
+from conftest import REAL_LOG_ONCE, needs_compiled, random_model, randomize, worst_deviation
+from loss_cases import BATCH_IDS, loss_and_gradients, make_loss
 from torch import nn
 from torch.nn import functional as F
 
@@ -31,8 +31,6 @@ Patch = pytest.MonkeyPatch
 Log = pytest.LogCaptureFixture
 COMPILED_FLAG_VALUES: list[CompiledMode] = ["auto", "off", "require"]
 FALLBACK = "takes the plain and slower path"
-ROW_LENGTHS = [4, 7, 1]
-BATCH_IDS = random_ids(1, ROW_LENGTHS, 7), random_tgt_in(2, 3, 7), random_ids(3, ROW_LENGTHS, 7)
 LINES = ["I love you.", "", "The cat is in the kitchen.", "Machine learning is fun", "He saw it."]
 
 
