@@ -27,7 +27,7 @@ from minitrans.cachecheck.measurement import (
     to_str,
     worst,
 )
-from minitrans.cachecheck.protocol import N_BEAMS, ModelAndTokens, call_model
+from minitrans.cachecheck.protocol import N_BEAMS, ModelAndTokens, call_model, own_copy
 
 ALL_SPLITS_LENGTH = 5  # tokens that are fed in every possible split
 LONG_LENGTH = 24  # tokens of a long sentence, unless a window calls for more
@@ -243,7 +243,7 @@ def future_gradient(case: ModelAndTokens[Any]) -> Deviation:
     memory = case.memory()
     hook = case.model.embedding().register_forward_hook(keep)
     try:
-        logits = call_model(torch.enable_grad()(case.model.full_pass), memory, case.tokens)[0]
+        logits = call_model(torch.enable_grad()(case.model.full_pass), memory, own_copy(case.tokens))[0]
     finally:
         hook.remove()
     if len(embedded) != 1 or embedded[0].shape[:2] != case.tokens.shape:
@@ -548,7 +548,7 @@ TIE_GAP = dtype_tolerance(torch.float32)  # logits that are closer are a tie: ma
 def continue_prompts(case: ModelAndTokens[Any], prompts: Tensor, way: str, mask: Tensor | None = None) -> Tensor:
     """The prompts (B, T) and what is generated after them, at most MAX_LENGTH_WITH_PROMPT tokens in all."""
     n = min(case.model.max_len or MAX_LENGTH_WITH_PROMPT, MAX_LENGTH_WITH_PROMPT) - prompts.size(1)
-    outputs: Tensor = call_model(case.model.generate, case.memory(), prompts, n, way, mask)
+    outputs: Tensor = call_model(case.model.generate, case.memory(), own_copy(prompts), n, way, mask)
     shape = N_BEAMS if "beams" in way else len(prompts), prompts.size(1) + n
     if outputs.shape != shape or not (outputs[:, : prompts.size(1)] == prompts).all():
         raise ValueError(f"generated {tuple(outputs.shape)} tokens instead of {shape}, or changed the prompts")

@@ -219,12 +219,12 @@ class ModelAndTokens(Generic[CacheT]):
         """The memory of the sources."""
         if not self.model.has_source:
             return None
-        return call_model(self.model.encode, _own_copy(self.src_ids), self.src_mask, refusal=self.refusal)
+        return call_model(self.model.encode, own_copy(self.src_ids), self.src_mask, refusal=self.refusal)
 
     def full_pass(self, mask: Tensor | None = None) -> list[Tensor]:
         """What the full masked pass gives for the tokens; logits in units of `logit_unit`."""
         refusal = self.refusal if mask is None else Exception
-        tokens = _own_copy(self.tokens)
+        tokens = own_copy(self.tokens)
         return self._logits_in_units(call_model(self.model.full_pass, self.memory(), tokens, mask, refusal=refusal))
 
     def new_cache(self) -> CacheT:
@@ -237,7 +237,7 @@ class ModelAndTokens(Generic[CacheT]):
         """What the next tokens (B, n) give; logits in units of `logit_unit`. The model may raise a `refusal`."""
         if mask is None and tokens.size(1) == 1 and refusal is Exception:
             refusal = self.refusal
-        return self._logits_in_units(call_model(self.model.feed, _own_copy(tokens), cache, mask, refusal=refusal))
+        return self._logits_in_units(call_model(self.model.feed, own_copy(tokens), cache, mask, refusal=refusal))
 
     def select_rows(self, cache: CacheT, rows: Tensor) -> CacheT:
         """The cache with the given rows."""
@@ -264,7 +264,7 @@ class ModelAndTokens(Generic[CacheT]):
         return [(numbers[0] / self.logit_unit).clamp(min=self.lowest), *numbers[1:]]
 
 
-def _own_copy(tokens: Tensor) -> Tensor:
+def own_copy(tokens: Tensor) -> Tensor:
     """The tokens, contiguous, for a model to read or overwrite: the caller's stay as they are."""
     return tokens.clone(memory_format=torch.contiguous_format)
 

@@ -125,8 +125,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         with interrupted_by_signals():
             try:
                 code = parse_and_run(argv)
-            except SystemExit as end:  # after --help
-                code = int(end.code or 0)
+            except SystemExit:  # after --help
+                sys.stdout.flush()
+                raise
             sys.stdout.flush()  # here, where an error can still be reported
             return code
     except BrokenPipeError:  # whoever read our output has gone: not an error, and nobody to tell

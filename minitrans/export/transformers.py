@@ -332,5 +332,6 @@ def write_card(
     """
     languages = dict.fromkeys(map(base_language, (bundle.source, bundle.target)))
     codes = [code for code in languages if re.fullmatch("[a-z]{2,3}", code)]
-    card = render_template("model_card.md", bundle=bundle, codes=codes, license=license, scores=scores or {})
+    given = {"bundle": bundle, "codes": codes, "license": license, "scores": scores or {}, "batch_lines": BATCH_LINES}
+    card = render_template("model_card.md", **given)
     write_file(folder / "README.md", f"{card}\n")

@@ -216,10 +216,19 @@ def test_a_model_gets_contiguous_tokens_of_its_own() -> None:
         def feed(self, tokens: Tensor, cache: ToyCache, mask: Tensor | None = None) -> list[Tensor]:
             return super().feed(tokens.view(-1).clamp_(max=9).view(len(tokens), -1), cache, mask)
 
-    steps, prefix = run_checks(
-        {torch.float64: random_case(Clamping())}, [CHECKS_BY_ID["steps"], CHECKS_BY_ID["causal.prefix"]]
-    )
+    class Overwriting(Toy):
+        def generate(self, memory: Any, prompts: Tensor, n: int, way: str, mask: Tensor | None = None) -> Tensor:
+            ids = super().generate(memory, prompts, n, way, mask)
+            prompts.fill_(V - 1)
+            return ids
+
+    checks = [CHECKS_BY_ID["steps"], CHECKS_BY_ID["causal.prefix"]]
+    steps, prefix = run_checks({torch.float64: random_case(Clamping())}, checks)
     assert (steps.failed, prefix.passed) == (True, True)
+    case = random_case(Overwriting())
+    tokens = case.tokens.clone()
+    continue_prompts(case, case.tokens[:, :4], "cached")
+    assert torch.equal(case.tokens, tokens)
 
 
 class EagerSoftmaxInFloat32(Toy):
