@@ -15,19 +15,18 @@ from minitrans.translate.translator import Translator
 def explain(translator: Translator, texts: str | Sequence[str], limit: int | None = None) -> ExplanationPage:
     """Translate one text or several, greedily, and show how, for `limit` sentences at most.
 
-    Sentences without words are left out (the log says which); a page says how many more it has no room for.
+    Sentences without words are left out (the log says which); a page says whether it has no room for more.
 
     Raises:
         UserError: There are no texts, or none has words.
     """
-    sentences = translate_sentences(translator, [texts] if isinstance(texts, str) else texts, limit)
     traced, size = list[TracedTranslation](), 0
-    for sentence in sentences:
+    for sentence in translate_sentences(translator, [texts] if isinstance(texts, str) else texts, limit):
         if size > MAX_WEIGHT_BYTES:
-            break
+            return ExplanationPage(traced, is_cut=True)
         traced.append(trace_translation(translator.bundle, *sentence))
         size += layer_bytes(traced[-1])
-    return ExplanationPage(traced, len(sentences) - len(traced))
+    return ExplanationPage(traced)
 
 
 class _CallableModule(ModuleType):

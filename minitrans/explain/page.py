@@ -23,7 +23,7 @@ class ExplanationPage:
     """How the translations of one or more sentences came about: a page to save; in a notebook it shows itself."""
 
     sentences: Sequence[TracedTranslation]
-    n_left_out: int = 0  # sentences that were not traced, because the page has no room for them
+    is_cut: bool = False  # whether more sentences were not traced, because the page has no room for them
 
     @cached_property
     def html(self) -> str:
@@ -48,7 +48,7 @@ class ExplanationPage:
             languages=sentences[0].languages,
             n_layers=n_layers,
             n_shown=n_sentences,
-            n_sentences=len(sentences) + self.n_left_out,
+            is_cut=self.is_cut or n_sentences < len(sentences),
             data=json.loads(json.dumps(data), parse_constant=str),  # NaN and infinities, which JSON lacks, as text
         )
         return str(page)  # not Markup, because a frame has to escape it

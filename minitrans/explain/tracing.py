@@ -4,7 +4,7 @@ Shapes: `S` source length, `T` target length, `L` layers, `H` heads, `V` vocabul
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -60,7 +60,7 @@ class TracedTranslation:
         translation: What `Translator.translations` gives, its attention included.
         config: The model's sizes.
         languages: The source's and the translation's.
-        log_prob: Log-probability of the translation, EOS included, in nats.
+        log_prob: Log-probability of the target pieces, in nats.
         n_padded: Pieces of padding that steps and full pass had after the source.
         max_forbidden_weight: Largest weight of a key that a mask forbids, the future or padding.
         stepwise_decoder: (L, H, T, T) self-attention's weights, step by step from the cache; 0 for later keys.
@@ -89,23 +89,23 @@ class TracedTranslation:
 
 def translate_sentences(
     translator: Translator, texts: Sequence[str], limit: int | None = None
-) -> list[tuple[str, Translation]]:
+) -> Iterator[tuple[str, Translation]]:
     """Translate the texts' sentences greedily, at most `limit`: each sentence, and its translation with attention.
 
-    A sentence without words is left out.
+    A sentence without words is left out; raises UserError where none is left.
     """
-    found: list[tuple[str, Translation]] = []
+    n_found = 0
     for number, sentence in ((n, each) for n, text in enumerate(texts, 1) for each in translator.to_sentences(text)):
-        if len(found) == limit:
+        if n_found == limit:
             break
         (translation,) = translator.translations([sentence], attention=True, first_line=number, split=False)
         if translation.attention is None:
             logger.info("text %d: a sentence without words is left out", number)
         else:
-            found.append((sentence, translation))
-    if not found:
+            n_found += 1
+            yield sentence, translation
+    if not n_found:
         raise UserError("there is no text to explain; give one with words")
-    return found
 
 
 @torch.no_grad()

@@ -136,8 +136,10 @@ def token_log_probs(logits: Tensor, ids: Tensor) -> Tensor:
 def likeliest_tokens(logits: Tensor, n: int, config: TransformerConfig) -> tuple[Tensor, Tensor]:
     """The n likeliest tokens, or all V, best first: logits (B, V) -> log-probabilities and int64 ids (B, n).
 
-    The first is the greedy choice. PAD and BOS have the log-probability -inf.
+    The first is the greedy choice. PAD and BOS have the log-probability -inf. Raises ValueError if n is below 1.
     """
+    if n < 1:
+        raise ValueError(f"n is {n}; it must be at least 1")
     dtype = torch.promote_types(torch.float32, logits.dtype)
     log_p = suppress_pad_bos(F.log_softmax(logits, dim=-1, dtype=dtype), config)
     first = greedy_token_ids(logits, config)[:, None]  # topk may put any of several equal ones first

@@ -37,6 +37,9 @@ TEXTING_ABBREVIATIONS = {
     "nvm": "never mind", "omg": "oh my god", "asap": "as soon as possible", "bday": "birthday", "tmrw": "tomorrow",
     "sry": "sorry", "min": "minute", "mins": "minutes", "hrs": "hours", "abt": "about", "dunno": "don't know",
     "congrats": "congratulations", "hr": "hour", "sec": "second", "secs": "seconds",
+    "mon": "monday", "tue": "tuesday", "tues": "tuesday", "wed": "wednesday", "thu": "thursday", "thurs": "thursday",
+    "fri": "friday", "jan": "january", "feb": "february", "sept": "september", "pic": "picture", "nope": "no",
+    "yea": "yeah", "kinda": "kind of",
 }  # fmt: skip
 # English questions: a verb before its subject. More may stand between "what" or "how" and the verb, but not "a day it".
 _SUBJECTS = "i|you|u|he|she|it|we|they|this|that|these|those|there"
@@ -49,9 +52,10 @@ _QUESTION = re.compile(
     rf"|(?:when|where|why|(?:what|how)(?: (?!(?:{_NOT_ASKED_ABOUT})\b)[\w']+){{0,3}}?) {_AUXILIARY} \w"
     rf"|(?:{_BE}) (?!not\b)\w|(?:do|have)(?:n'?t)? (?:i|you|u|we|they)\b|may (?:i|we)\b|(?:wyd|hbu)\b"
     rf"|(?:{_BE}|{_CAN}|ca|wo)(?:n'?t)? (?:{_SUBJECTS}|the|my|your|his|her|our|their|any\w*|every\w*)\b"
-    rf"|.+, (?:{_AUXILIARY} (?:i|you|u|he|she|we|they)|\w+n'?t it)\b)[^.?!]*",
+    rf"|.+, (?:{_AUXILIARY} (?:i|you|u|he|she|we|they)|(?:{_BE}|{_CAN}|ca|wo|do|have)n'?t it)\b)[^.?!]*",
     re.IGNORECASE,
 )
+_POSSESSIVE = re.compile("'[sS]$")
 KEYBOARD_ROWS = "qwertyuiop", "asdfghjkl", "zxcvbnm"
 READER_SETTINGS_FILE = "reading.json"  # the settings of an exported folder's reader
 
@@ -84,15 +88,16 @@ _NO_SPACE_BEFORE_EMOJI = re.compile(rf"(?<=[^\s.][.?!])(?=(?:{_EMOJI})+ ?[^\W\d_
 # Where a sentence ends: not after Mr., a.m. or J., in no. 5 or Dec. 25 (at the end); `Reader` says after which numbers.
 _ABBREVIATIONS = "mr", "ms", "mrs", "dr", "prof", "st", "nr", "ca", "vs", "etc", "mt", "jr", "sr", "sra", "approx"
 _NOT_AFTER_ABBREVIATION = "".join(rf"(?<!\b{word}\.)" for word in _ABBREVIATIONS)
+_SENTENCE_BEGINS = re.compile(rf"(?i)(?:^|['.!?:\"(-]{_NOT_AFTER_ABBREVIATION}) ?$")
 _SENTENCE_BREAK = (
-    rf"(?:(?<=(?:[^\s.?!][^.?!]| {_EMOJI}| (?-i:[ur]))\.)|(?<=[a-z] \d\.)|(?<=[^.][?!])){_NOT_AFTER_ABBREVIATION}"
+    rf"(?:(?<=(?:[^\s.?!][^.?!]| {_EMOJI}| (?-i:[ur]))\.)|(?<=[a-z] \d\.)|(?<=[^.][?!？！])){_NOT_AFTER_ABBREVIATION}"
     rf"(?!(?<=\bno\.) [#(]?\w*\d|(?<=\.) \d[\d,.:/!?]*(?: \d{{4}}[.!?]*)?$)[{_HIDDEN}]* "
     rf"(?=(?:{_EMOJI} ?|[{_HIDDEN}¿¡(\[#$£¥\u20a0-\u20cf'‘’‚©®™ℹ㊗㊙])*[^\Wℹ])"
 )
 STOPS, QUESTION_MARKS = ".。।۔։።။", "?？؟;"  # of many scripts; Greek's question mark is a semicolon
 _UNSPACED_END_MARKS = "。？！…，；：”’」』）"  # after these no blank is written
 _SURPLUS_MARKS = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))")
-_MISSING_SPACE = re.compile(r"((?:://|www\.)[!-~]+)|(?<=[,;])(?=[^\W\d_])")  # but not in an address
+_MISSING_SPACE = re.compile(r"((?:://|(?i:www)\.)[!-~]+)|(?<=[,;])(?=[^\W\d_])")  # but not in an address
 _QUOTED = re.compile(r"[\"“”„«»‹「『]([^\"“”„«»‹›「」『』]+)[\"“”„«»›」』]|['‘‚]([^'‘’‚]+)['’‘]")
 
 # Characters from Unicode's private use area that stand for what is copied, N_KIND_SLOTS for each kind.
@@ -106,11 +111,12 @@ _ORDINARY_RUN = re.compile(f"[^{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]+")
 _LATIN_OR_DIGIT = r"[A-Za-z\u00c0-\u024f\u1e00-\u1eff\d]"
 _LATIN_BOUNDARIES = f"(?<!{_LATIN_OR_DIGIT})", f"(?!{_LATIN_OR_DIGIT})"
 _BOUNDARIES_BY_KIND = _LATIN_BOUNDARIES, _LATIN_BOUNDARIES, ("", ""), (r"(?<!\d)(?<!\d[.,:/-])", r"(?!\d|[.,:/-]\d)")
-_ADDRESS = (
-    r"[\w.+%-]+@\S*\w|(?:\w+://|www\.)\S*\w|(?:[\w-]+\.)+(?:com|org|net|edu|gov|info|io|cn|de|fr|jp|uk)\b(?:/\S*\w)?"
+ADDRESS = (
+    r"(?i:[\w.+%-]+@\S*\w|(?:\w+://|www\.)\S*\w"
+    r"|(?:[\w-]+\.)+(?:com|org|net|edu|gov|info|io|cn|de|fr|jp|uk)\b(?:/\S*\w)?)"
 )
 _MISSING_SPACE_AFTER_END = re.compile(
-    rf"({_ADDRESS})|(?<=[^\W\d_]{{2}}[?!])(?=[^\W\d_](?!\w*=))"
+    rf"({ADDRESS})|(?<=[^\W\d_]{{2}}[?!？！])(?=[^\W\d_](?!\w*=))"
 )  # Hello!How, but not page?id=5
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:[.:/-]\d+)*"
 # Vowel signs and other marks on letters, and the joiners in Persian words: none of them is a letter for `re`.
@@ -227,7 +233,7 @@ class Reader:
         self._sentence_break = re.compile(rf"(?<!^\d{{3}}\.){not_after}{_SENTENCE_BREAK}", re.IGNORECASE)
         code, sign = r"\w*(?:[^\W\d_]\d|[^\W_]_+[^\W_])\w*", rf"_+|[^\w\s{re.escape(signs or '')}]+"  # B316, ☂
         self._copied_parts = re.compile(
-            rf"(?P<code>{_ADDRESS}|{code})|(?P<number>{_NUMBER})|(?P<words>{_WORD}(?: {_WORD})*)|(?P<sign>{sign})"
+            rf"(?P<code>{ADDRESS}|{code})|(?P<number>{_NUMBER})|(?P<words>{_WORD}(?: {_WORD})*)|(?P<sign>{sign})"
         )
 
     def to_sentences(self, line: str) -> list[str]:
@@ -268,7 +274,7 @@ class Reader:
             before, text = text, ""
         text, ends_to_strip = self.normalize_punctuation(text), STOPS if after.strip()[:1] in (*".…",) else ""
         if is_plain and self._english and _QUESTION.fullmatch(text):
-            text, ends_to_strip = f"{text}?", QUESTION_MARKS
+            text, ends_to_strip = f"{text.rstrip(',;: -')}?", QUESTION_MARKS
         places = _PlaceholderMap(text)
 
         def put_placeholders(unit: re.Match[str]) -> str:
@@ -352,12 +358,12 @@ class Reader:
         if not self._ranks or self._ranks.keys() >= {*lower(run[0]).split(" ")}:
             return run[0]
         mixed = re.search(r"(?<!\w)[a-z]\w", run.string)  # else a capital says nothing
-        begins = run.string[: run.start()].rstrip()[-1:] in ("", *'.!?:"(-')
+        begins = _SENTENCE_BEGINS.search(run.string[: run.start()])
         read = []  # each word, and whether it is part of a name: True, perhaps (None), or False
         for i, word in enumerate(run[0].split(" ")):
             capital = bool(mixed) and word[0].isupper() and not (begins and i == 0)
             capital &= f"{word[0]}'{word[1:]}".lower() not in self._ranks  # Im is no name
-            forms = (split_lowercase_words(form) for form in (word, word.removesuffix("'s")))
+            forms = (split_lowercase_words(form) for form in (word, _POSSESSIVE.sub("", word)))
             lone_letter = len(word) < 2 and (capital or not self.expansions(lower(word)))  # and not u or r
             if lone_letter or any(all(each in self._ranks for each in form) for form in forms):
                 read.append((word, None if capital and len(word) > 1 and "'" not in word else False))
@@ -370,7 +376,7 @@ class Reader:
             group_words = list(group)
             text = " ".join(word for word, _ in group_words)
             if may_be and any(sure for _, sure in group_words):
-                stem = text.removesuffix("'s")
+                stem = _POSSESSIVE.sub("", text)
                 text = places.assign(stem, _NAME_KIND) + text[len(stem) :]
             out.append(text)
         return " ".join(out)
@@ -383,6 +389,8 @@ class Reader:
         if len(word) > 2:
             edits += [a + letter + b for a, b in cuts for letter in "abcdefghijklmnopqrstuvwxyz"]  # left out
             edits += [a + letter + b[1:] for a, b in cuts if b for letter in neighbouring_keys(b[0])]
+        if word in _ABBREVIATIONS:  # not mars for mrs
+            return None
         meant = self.expansions(word) or (each for each in edits if each in self._ranks)
         return min(meant, key=lambda each: self._ranks.get(each, 0), default=None)
 
@@ -433,7 +441,7 @@ def _replace_names(run: str, set_aside: Callable[[str, list[tuple[str, int]]], s
         capitals = len(list(takewhile(lambda word: word[0].isupper() and len(word) > 1, left)))
         for n in range(min(capitals, 9), 0, -1):  # no name has more words; a long line in capitals is no name
             name = " ".join(left[:n])
-            stem = name.removesuffix("'s")
+            stem = _POSSESSIVE.sub("", name)
             if (placed := set_aside(stem, [(stem, _NAME_KIND)])) != stem:
                 placed += name[len(stem) :]
                 break

@@ -5,14 +5,15 @@ import re
 from sentencex import segment
 
 from minitrans.text.lines import base_language
-from minitrans.text.reading import LONG_LINE_LENGTH, clean
+from minitrans.text.reading import ADDRESS, LONG_LINE_LENGTH, clean
 
 # Where the library mistakes a word for an abbreviation, such as me for Maine; but quotations and no. A4 stay whole.
 _AFTER_WORD = (
     r'(?im)["“„][^"“”„\n]*["“”]|(\b(?:no|art|fed|id|me|ok|te|ill|may|mai|bien{})\. )'
     r"(?=(?!(?-i:[IVXLC]{{2,}}|[VX])\b)[^\W\d]+\b)"  # but Art. IV
 )
-_ENGLISH_SHORT_FORMS = r"|(?-i:u|r|plz|btw|min(?=\. [A-Z]))"
+_ENGLISH_SHORT_FORMS = r"|(?-i:u|r|plz|btw|(?:min|sec|hr)(?=\. [A-Z]))"
+_INITIAL = re.compile(r"(?<!\w)[^\W\d_]\. ?$")  # M. Dupont, D. Juan; but English has: It is I.
 
 
 def split_sentences(line: str, language: str) -> list[str]:
@@ -26,15 +27,17 @@ def split_sentences(line: str, language: str) -> list[str]:
         language: Its code, such as `en`; for a language that the library does not know, it uses English rules.
     """
     line, start, sentences = clean(line), 0, [[""]]  # the parts of each
-    after_word = _AFTER_WORD.format(_ENGLISH_SHORT_FORMS if base_language(language) == "en" else "")
+    is_english = base_language(language) == "en"
+    after_word = _AFTER_WORD.format(_ENGLISH_SHORT_FORMS if is_english else "")
     while start < len(line):
         window = line[start : start + LONG_LINE_LENGTH]  # finding the ends of quotations takes quadratic time
+        window = re.sub(ADDRESS, lambda address: "x" * len(address[0]), window)  # is never cut
         segments = segment(base_language(language), window)
         if start + LONG_LINE_LENGTH < len(line):
             segments = segments[:-1] or [line[start:]]  # the last one may go on
         for sentence in re.sub(after_word, lambda end: end[0] + "\n" * bool(end[1]), "\n".join(segments)).split("\n"):
-            start += len(sentence)
-            if any(map(str.isalpha, sentences[-1][-1])):
+            if any(map(str.isalpha, sentences[-1][-1])) and (is_english or not _INITIAL.search(sentences[-1][-1])):
                 sentences.append([])
-            sentences[-1].append(sentence)
+            sentences[-1].append(line[start : start + len(sentence)])
+            start += len(sentence)
     return ["".join(parts).strip() for parts in sentences]

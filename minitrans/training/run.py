@@ -43,7 +43,6 @@ from minitrans.translate.bundle import (
     MAX_SMALL_FILE_BYTES,
     WORDS,
     Bundle,
-    count_parameters,
     load_bundle,
     load_tokenizer,
     load_word_ranks,
@@ -124,7 +123,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
         bundle, scores = _score_bundle(config, bundle, data)
         curve = chart_as_svg(partial(plot_training_curve, config.run_dir / METRICS, kept=best["global_step"]))
         write_file(config.run_dir / CURVE, curve)
-        step, n_parameters = best["global_step"], count_parameters(model.config)
+        step, n_parameters = best["global_step"], sum(p.numel() for p in model.parameters())
         card = render_template(
             "run_card.md", config=config, bundle=bundle, scores=scores, step=step, n_parameters=n_parameters
         )

@@ -46,7 +46,7 @@ class Bundle:
     """Everything that translating needs.
 
     Attributes:
-        model: In eval mode, float32.
+        model: In eval mode; float32 as loaded.
         tokenizer: Agrees with the model on the vocabulary and the special ids.
         source, target: Languages translated from and to, say "en" and "zh".
         source_words: The different words seen in training, as `reading.split_lowercase_words` splits sources, each
@@ -218,7 +218,7 @@ def _load_model(path: Path, config: TransformerConfig) -> Transformer:
             # A model far larger than the file is not built; if the difference is smaller, the weight is named.
             wrong += ["the number of weights"] * (count_parameters(config) > 12 * sum(map(prod, shapes.values())))
             if not wrong:
-                model = Transformer(config)
+                model = Transformer(config).float()  # whatever torch.set_default_dtype says
                 expected = {name: list(x.shape) for name, x in _weights_and_buffers(model).items()}
                 wrong = sorted(name for name in {*shapes, *expected} if shapes.get(name) != expected.get(name))
             if wrong:

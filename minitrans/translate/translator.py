@@ -270,13 +270,15 @@ class Translator:
         """The hypotheses for the sentences of a line as one text, and whether it is probably wrong."""
         log_prob, n_tokens = (sum(getattr(each, name) for each in hypotheses) for name in ("log_prob", "n_tokens"))
         threshold, unknown = self.bundle.threshold, self.unknown_words(line, text)
-        low = threshold is not None and any(each.log_prob / each.n_tokens < threshold.score for each in hypotheses)
+        low = threshold is not None and any(
+            each.n_tokens and each.log_prob / each.n_tokens < threshold.score for each in hypotheses
+        )
         lost = any(value not in text for _, kept in sources for value in kept.placeholder_values.values())
         unsure = bool(unknown) or lost or has_changed_numbers(line, text) or low
         ids, kept = sources[0]
         traced = attention and ids and len(sources) == 1
         weights = self._attention_weights(ids, kept, hypotheses[0]) if traced else None
-        return Translation(text, log_prob / n_tokens**length_penalty, weights, unknown, unsure)
+        return Translation(text, log_prob / max(1, n_tokens) ** length_penalty, weights, unknown, unsure)
 
     def _search(
         self, lines: list[list[TokenizedSource]], beam: int, length_penalty: float, batch_tokens: int, use_cache: bool
@@ -288,7 +290,8 @@ class Translator:
                 return [[hypothesis] for hypothesis in greedy_decode(stepper, src_ids)]
             return beam_search(stepper, src_ids, beam, length_penalty)
 
-        return self._decode_batches(lines, batch_tokens // beam, use_cache, search, [Hypothesis([], 0.0, 0.0, 1)])
+        blank = [Hypothesis([], 0.0, 0.0, 0)]
+        return self._decode_batches(lines, batch_tokens // max(1, beam), use_cache, search, blank)
 
     def _decode_batches(
         self,
@@ -382,7 +385,7 @@ def has_changed_numbers(line: str, translation: str) -> bool:
 
 def _whole_numbers(text: str, separators: str) -> set[int]:
     """The whole numbers of a text, in any digits; separators stand between groups, as in 1,374 and 1,00,000."""
-    text = re.sub(rf"(?<=\d)[{separators}](?=(?:\d\d[{separators}])*\d{{3}}(?!\d))", "", text)
+    text = re.sub(rf"(?<=\d)[{separators}](?=(?:\d\d[{separators}]){{,9}}\d{{3}}(?!\d))", "", text)
     return {int(digits) for digits in re.findall(r"\d{1,4000}", text)}
 
 

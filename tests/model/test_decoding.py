@@ -99,6 +99,8 @@ def test_the_likeliest_tokens_and_their_log_probabilities(dtype: torch.dtype) ->
         if dtype == torch.float64:
             assert torch.equal(ids[:, : V - 2], want.indices[:, : V - 2])
     assert [len(row) for row in likeliest_tokens(logits, V + 1, MODEL.config)[1]] == [V, V, V]
+    with pytest.raises(ValueError, match="n is 0; it must be at least 1"):
+        likeliest_tokens(logits, 0, MODEL.config)
     close = torch.zeros(1, V, dtype=dtype).index_fill_(1, torch.tensor([7]), 1e-20)  # the same log-probabilities
     assert likeliest_tokens(close, 1, MODEL.config)[1].item() == 7
 

@@ -40,13 +40,15 @@ LINE_CASES = {
     "He is in New Delhi.": "he is in [N1].", "New Delhi is": "new [N1] is", "Zoltan. Zoltan's cat": "[N1]. [N1]'s cat",
     "the Zoltan's, Maria Garcia's": "the [N1]'s, [N2]'s", "Maria Garcia is": "[N1] is", "maria garcia is": "[N1] is",
     "He is in New York. Tom's x": "he is in new york. tom's x", "he is Thier": "he is [N1]",
-    "YOU SEE MARIA": "you see [N1]", "我有3只猫。在B316号": "我有[21]只猫。在[C1]号", "我叫Zoltan吗": "我叫[N1]吗",
+    "YOU SEE MARIA": "you see [N1]", "A MARIA'S CAT'S": "a [N1]'s cat's", "at WWW.X.ORG/A;b": "at [C1]",
+    "X.Com": "[C1]", "我有3只猫。在B316号": "我有[21]只猫。在[C1]号", "我叫Zoltan吗": "我叫[N1]吗",
     "看x@y.com吗": "看[C1]吗", "看www.x.org/a和y.com吗": "看[C1]和[C2]吗",
 }  # fmt: skip
 TYPO_CASES = {  # letters swapped, lost, doubled, from a neighbouring key only; apostrophes; the commonest of several
     "R u thier cuz?": "are you their because?", "he is R, Im": "he is r, i'm", "ppl": "[N1]", "IDK": "i don't know",
     "He is thier cat": "he is their cat", "he is Becasue": "he is because", "Teh cat": "the cat", "becase": "because",
     "my boook": "my book", "my hpuse": "my house", "hquse": "[N1]", "Hes yex": "he's yes", "thre frm": "there from",
+    "my mt. Bok": "my [N1]. [N2]", "Mr thier": "[N1] their", "Ms. Thier is": "[N1]. [N2] is",
 }  # fmt: skip
 SENTENCE_CASES = [
     ["He left.", "Did I?", "No!", "J. S. Bach stays."], ["Mr. Smith, Mrs. Smith and Dr. Lee saw St. Paul's."],
@@ -55,7 +57,8 @@ SENTENCE_CASES = [
     ["Are you?", "No.", "See no. A4.", "And no. (5)."], ["At 5 a.m. he left.", "It costs 3.50 today."],
     ["Hola.", "¿Cómo?", "¡Tú!", "🌞 ❤️ Go!", "$5.", "#️⃣ [Go].", "(‘Go’)?", "ℹ️ Go.", "㊗️ Go. 😀 ©️ ℹ️"],
     ['He said "Go now. Do it." and left. So'], ["“Go now. Do it.” He left."],
-    ["No. 5 is here... and there.He"], ["他走了. ，"], ["I saw Mt. Fuji on Dec. 25, 2020."], ["Who ?", "Me .", "I"],
+    ["No. 5 is here... and there.He"], ["他走了. ，"], ["Go！", "Go？", "Go"],
+    ["I saw Mt. Fuji on Dec. 25, 2020."], ["Who ?", "Me .", "I"],
 ]  # fmt: skip
 JOIN_CASES = [  # a line, the translations of its sentences, and its own
     ("He left…", ["他走了。"], "他走了…"), ("Go ... 😀", ["जा।"], "जा ... 😀"), ("Go. Go", ["", "Va"], "Va"),
@@ -88,7 +91,7 @@ UNMARKED_QUESTIONS = (
 STATEMENTS = (
     "what a day it was", "how nice you are", "do your homework", "have a seat", "where you are, i am", "so do i",
     "may it rain", "where are you.", "i know where you are", "no, do it again", "what i do is dull", "whatever is left",
-    "what matters is love", "what happened was bad", "doesn't matter", "is not good",
+    "what matters is love", "what happened was bad", "doesn't matter", "is not good", "here, print it and want it",
 )  # fmt: skip
 
 
@@ -193,10 +196,16 @@ def test_reading_depends_on_the_known_words() -> None:
     assert [Reader(True, known=[word]).preprocess("Go。")[0] for word in ("what", "was")] == ["go.", "go。"]
     for line in ("Er kam am 15. Mai 2020. Gut.", "I am 7. I see. 2. Go"):  # not a date in English
         assert len(Reader(True, known=["what"]).to_sentences(line)) == 3
-    for line, parts in {"I love u. Bye!What's up?": 3, "See P!nk, J. U. Smith at a.com/me?you, a.php?id=3.": 1}.items():
+    for line, parts in {
+        "I love u. Bye!What's up？Go": 4,
+        "See P!nk, J. U. Smith at a.com/me?you, a.php?id=3.": 1,
+    }.items():
         assert len(Reader(True, known=["what"]).to_sentences(line)) == parts
     assert Reader(True, known=["was"]).to_sentences("Peter u. Paul. Ja!Ja") == ["Peter u. Paul.", "Ja!Ja"]
     assert Reader(True, SIGNS, ["cat"]).preprocess("cat u") == ("cat u", KeptParts({}))  # where `you` is not known
+    assert [Reader(True, known=["what"]).preprocess(f"How are you{mark}")[0] for mark in (",", ":", " -")] == [
+        "how are you?"
+    ] * 3
     assert (READER.expansions("hes"), Reader(True, None, KNOWN).expansions("hes")) == (["he's"], [])
     assert Reader(True, SIGNS, [f"{'x' * 15}'{'y' * 15}"]).expansions("x" * 15 + "y" * 15) == []  # answered quickly
 

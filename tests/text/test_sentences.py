@@ -19,6 +19,8 @@ PARAGRAPHS = [
     ("en", ["Call me.", "i love you.", "OK.", "Thank you.", "I'm ill.", "It is “me. I see” here.", "Art. 5 is new."]),
     ("en", ["Oh no.", "I like art.", "He was fed.", "I need your ID.", "Thank you."]),
     ("en", ["Wait a min.", "I'm busy.", "Help me plz.", "I love u.", "It takes 5 min. by bus.", "The U. S. Army."]),
+    ("en", ["Go to www.BBC.co.uk or http://x.com/Report.PDF?Id=5!Go, Ann.", "Give me a sec.", "It is I.", "You go."]),
+    ("fr", ["M. Dupont et J. Martin sont là.", "Oui."]),
     ("en", ["See Art. IV and Art. II here.", "Call me.", "I am here."]),
     ("de", ["Peter u. Paul gehen.", "Es gilt Art. IV GG.", "Ja."]),
     ("dan", ["Den 3. maj kom han.", "Ja."]),

@@ -138,7 +138,7 @@ function smallMap(kind, rows, cell) {
     for (let k = 0; k < keys; k += 1) {
       const square = `M${(k * cell).toFixed(2)} ${(q * cell).toFixed(2)}h${cell.toFixed(2)}v${cell.toFixed(2)}h${(-cell).toFixed(2)}z`;
       if (forbids(kind, q, k)) hatched += square;
-      else shades[Math.round(row[k] * LEVELS)] += square;
+      else shades[Math.min(LEVELS, Math.round(row[k] * LEVELS))] += square;
     }
   });
   const paths = shades.map((d, level) => level && d && svg("path", { d, class: "w", "fill-opacity": level / LEVELS }));
