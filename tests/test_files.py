@@ -3,7 +3,7 @@ import errno
 import os
 import stat
 from pathlib import Path
-from unittest.mock import MagicMock, patch
+from unittest.mock import MagicMock, Mock, patch
 
 import pytest
 
@@ -36,6 +36,17 @@ def test_a_file_is_replaced_whole_or_not_at_all(
         assert path.read_text() == "early"
     assert path.read_text() == "late"
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_files_are_on_the_disk_before_they_get_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = Mock()
+    for name in ("fsync", "replace", "rename"):
+        done.attach_mock(Mock(wraps=getattr(os, name)), name)
+        monkeypatch.setattr(os, name, getattr(done, name))
+    with atomic_folder(tmp_path / "folder") as folder:
+        (folder / "a").touch()
+        write_file(folder / "b", "text")
+    assert [name for name, *_ in done.mock_calls] == ["fsync", "replace", "fsync", "fsync", "rename"]
 
 
 def test_links_and_pipes_stay_what_they_are(tmp_path: Path) -> None:

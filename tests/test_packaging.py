@@ -37,7 +37,7 @@ def test_files_that_are_not_python_are_installed() -> None:
     assert others - installed == set()
 
 
-def test_cachecheck_can_be_installed_by_itself(tmp_path: Path) -> None:
+def test_cachecheck_works_by_itself(tmp_path: Path) -> None:
     """Its own distribution declares the same as the whole, and needs no other file and no library but PyTorch."""
     folder = ROOT / "packages/cachecheck"
     alone = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
@@ -48,6 +48,7 @@ def test_cachecheck_can_be_installed_by_itself(tmp_path: Path) -> None:
     assert "needs transformers 5.20\n" in (ROOT / "docs/your-model.md").read_text(encoding="utf-8")
     assert next(line for line in PROJECT["dependencies"] if line.startswith("torch")) in project["dependencies"]
     assert len(project["dependencies"]) == 1
+    assert alone["tool"]["setuptools"]["packages"] == ["minitrans.cachecheck"]
     assert alone["tool"]["setuptools"]["package-data"]["minitrans.cachecheck"] == ["py.typed"]
     assert (folder / place / "py.typed").is_file()
     shutil.copytree(folder / place, tmp_path / "minitrans/cachecheck")

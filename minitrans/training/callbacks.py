@@ -81,7 +81,7 @@ class ValidationScorer(Callback):
 class WeightMovingAverage(WeightAveraging):
     """Keeps a moving average of the weights, which is validated and becomes the model.
 
-    Its `decay` is per optimizer step, but it is updated every few steps, by about a hundredth, which is often enough,
+    Its `decay` is per optimizer step, but it is updated every few steps, by a hundredth or more, which is often enough,
     and for all parameters at once: Lightning's EMAWeightAveraging updates one after another, which takes longer.
     """
 
@@ -128,6 +128,7 @@ class StopIfNotFinite(Callback):
         if not all(bool(numbers.isfinite().all()) for numbers in (loss, *weights)):
             data, good = trainer.datamodule, step_checkpoints_newest_first(self.folder)  # type: ignore[attr-defined]
             assert isinstance(data, TranslationDataModule)
+            logger.warning("step %d: the loss or a weight is not finite; its pairs are being looked for", step)
             lines = sorted({*chain.from_iterable(all_gather(data.find_line_numbers(batch)))})
             raise UserError(
                 f"training failed at step {step}: the loss is {loss.item():g}, or a weight is not finite after it; "

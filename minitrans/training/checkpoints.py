@@ -82,8 +82,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     raise DamagedCheckpointError(f"{path} is no checkpoint of this version of minitrans; train again with --overwrite")
 
 
-def newest_intact_checkpoint(folder: Path) -> tuple[Path, int]:
-    """Find the newest checkpoint that is not damaged, and its `text_checksum`; warn of newer ones that are.
+def newest_intact_checkpoint(folder: Path) -> tuple[Path, int, int]:
+    """Find the newest checkpoint that is not damaged, its `text_checksum`, and how many processes wrote it.
+
+    It warns of newer ones that are damaged.
 
     Raises:
         UserError: There is none, the best weights so far are gone, or a file is refused by `read_checkpoint`.
@@ -96,7 +98,7 @@ def newest_intact_checkpoint(folder: Path) -> tuple[Path, int]:
         else:
             if "val_bleu" in checkpoint["metrics"]:  # perhaps no later weights will be better
                 read_checkpoint(folder / BEST)
-            return path, checkpoint["TranslationDataModule"]["text"]
+            return path, checkpoint["TranslationDataModule"]["text"], len(checkpoint["rng_states"])
     raise UserError(f"{folder} holds no checkpoint to resume from; train again with --overwrite")
 
 

@@ -206,7 +206,7 @@ def train_unless_done(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, 
         return
     environment = dict(os.environ)
     scores = train(with_resume_or_overwrite(config))
-    if distributed.is_initialized():
+    if distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
     if not scores:
         raise SystemExit(0)

@@ -12,7 +12,6 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from minitrans.data.batching import Batch
 from minitrans.data.process_group import all_gather, n_processes, rank, sum_over_processes
-from minitrans.errors import UserError
 from minitrans.model.loss import BatchLossFn
 from minitrans.model.transformer import Transformer
 from minitrans.training.config import TrainingConfig
@@ -85,7 +84,7 @@ class TranslationModule(LightningModule):
             lr=config.learning_rate,
             betas=(0.9, 0.98),
             weight_decay=config.weight_decay,
-            fused=self.trainer.precision != "16-mixed",  # fused unscales gradients in the step, too late to clip them
+            fused=self.trainer.precision != "16-mixed" or None,  # it unscales gradients in the step, too late to clip
         )
         total_steps = int(self.trainer.estimated_stepping_batches)
         scheduler = LambdaLR(optimizer, lambda step: warmup_cosine(step, config.warmup_steps, total_steps))
@@ -104,16 +103,7 @@ class TranslationModule(LightningModule):
         checkpoint["rng_states"] = all_gather({"torch": torch.get_rng_state(), "cuda": cuda})  # nothing else draws any
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the state of the random numbers.
-
-        Raises:
-            UserError: The checkpoint was written by another number of processes.
-        """
-        states = checkpoint["rng_states"]
-        if len(states) != n_processes():
-            raise UserError(
-                f"processes when the checkpoint was written: {len(states)}; now: {n_processes()}; resume with the "
-                "trainer.devices and trainer.num_nodes of the first run"
-            )
-        torch.set_rng_state(states[rank()]["torch"])
-        torch.cuda.set_rng_state_all(states[rank()]["cuda"][: torch.cuda.device_count()])  # fewer GPUs may be seen now
+        """Restore the state of the random numbers."""
+        state = checkpoint["rng_states"][rank()]
+        torch.set_rng_state(state["torch"])
+        torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])  # fewer GPUs may be seen now

@@ -18,6 +18,7 @@ def plot_training_curve(metrics: Path, kept: int) -> Figure:
     """One panel each for loss, BLEU and learning rate by optimizer step; what has no values is left out.
 
     A dashed line marks `kept`, the number of steps after which the weights were kept; in metrics.csv they count from 0.
+    (With accumulated gradients, a validation between two batches of a step is drawn one step late.)
     """
     with metrics.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))

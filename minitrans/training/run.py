@@ -74,10 +74,15 @@ def train(config: RunConfig) -> dict[str, Scores]:
         # A bad size fails here, not after the tokenizer has been trained; the ids are not known yet.
         sizes = config.transformer_config(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2)
         check_model_memory(sizes)
-        checkpoint = text = None
+        checkpoint = text = n_before = None
         if config.resume:
-            checkpoint, text = checkpoints.newest_intact_checkpoint(config.run_dir / CHECKPOINTS)
+            checkpoint, text, n_before = checkpoints.newest_intact_checkpoint(config.run_dir / CHECKPOINTS)
         trainer = _make_trainer(config, checkpoint)
+        if n_before not in (None, trainer.world_size):
+            raise UserError(
+                f"processes when {checkpoint} was written: {n_before}; now: {trainer.world_size}; resume with the "
+                "trainer.devices and trainer.num_nodes of the first run"
+            )
         seed_everything(config.seed, verbose=False)
 
         init_from = None if config.resume else config.training.init_from
@@ -224,6 +229,11 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
             "RANK, SLURM_PROCID or NODE_RANK in the environment says that this is not the first process of a training, "
             "but there is only one; unset it, or set trainer.devices or trainer.num_nodes"
         )
+    if trainer.world_size != (n := trainer.num_devices * trainer.num_nodes):
+        raise UserError(
+            f"processes that torchrun or Slurm has started: {trainer.world_size}; of trainer.devices and "
+            f"trainer.num_nodes: {n}; give the same number"
+        )
     alone = isinstance(getattr(trainer.strategy, "cluster_environment", None), LightningEnvironment)
     if trainer.num_nodes > 1 and alone and "MASTER_ADDR" not in os.environ:  # they would wait for each other for ever
         raise UserError(
@@ -327,5 +337,5 @@ def _quieten_logs() -> None:
         logging.getLogger("minitrans").setLevel(logging.ERROR)  # the first process gives the same warnings
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    for message in (".*Experiment logs directory .* exists and is not empty.*", ".*LeafSpec.*is deprecated.*"):
+    for message in (".*Experiment logs directory .* exists", ".*LeafSpec.*is deprecated", "The `srun` command is"):
         warnings.filterwarnings("ignore", message)

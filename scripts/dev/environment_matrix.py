@@ -84,7 +84,7 @@ def missing_requirement(setting: str) -> str:
 
 def commands(setting: str, brief: bool, folder: Path) -> dict[str, list[str]]:
     """The commands to run, by name."""
-    proof = {"verify": ["-m", "minitrans", "verify"]}
+    proof = {"verify": ["-m", "minitrans", "verify", "--compiled", "require"]}
     if brief:
         return {**proof, "tests": [*PYTEST_ARGUMENTS, *BRIEF_PYTEST_ARGUMENTS]}  # the proof compiles for both
     if setting == "sanitizers":

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from conftest import BOS, EOS, PAD, assert_close, needs_compiled, random_ids, random_model, random_tensor
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from loss_cases import HIDDEN_WEIGHT_DTYPES, loss_and_gradients, make_loss, plain_loss, random_case, with_gradients
 from passes import assert_same_pass, batch, compiled_forward_backward, plain_forward_backward, set_distinct_eps
@@ -31,7 +31,6 @@ def compiled_hidden_states(model: Transformer, src_ids: Tensor, tgt_in: Tensor) 
     return training.hidden_states(read_plan(model), src_ids, tgt_in, tgt_in >= 0, torch.float64)
 
 
-@settings(max_examples=40)
 @given(
     st.lists(st.integers(0, 20), min_size=1, max_size=4),
     st.integers(1, 40),

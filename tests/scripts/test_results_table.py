@@ -22,6 +22,7 @@ Capture = pytest.CaptureFixture[str]
 def argv(sixty_pair_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Arguments for two short runs on few sentences, with a teacher for each direction and a student."""
     monkeypatch.setattr(distillation, "SEEDS", (1,))
+    monkeypatch.setattr("minitrans.training.run.chart_as_svg", lambda _: "")
     settings = *tiny_flags(sixty_pair_corpus, 4), "--tokenizer.vocab_size", "600"
     config = yaml.safe_load(run_cli("train", *settings, "--print-config")[1])
     config["data"]["path"] = "nowhere/at-all"

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from minitrans.data.batching import Batch
 from minitrans.data.process_group import sum_over_processes
-from minitrans.errors import UserError
 from minitrans.model.loss import CHUNK_ROWS, label_smoothed_cross_entropy
 from minitrans.model.transformer import Transformer
 from minitrans.training.config import TrainingConfig
@@ -100,8 +99,6 @@ def test_each_process_draws_its_own_random_numbers_and_resumes_with_them(
     assert len({*seeds[:n]}) == n
     assert seeds[n:] == seeds[:n]
     assert cuda_states == [["a"]] * n
-    with pytest.raises(UserError, match=f"processes when the checkpoint was written: {2 * n}; now: {n};"):
-        module.on_load_checkpoint({"rng_states": states})
 
 
 @with_and_without_compiled

@@ -1,6 +1,6 @@
 """Training in several processes, connected by gloo, equals training in one with the same global batches."""
 
-import shutil
+import re
 import signal
 from pathlib import Path
 from subprocess import Popen
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_helpers import STREAM_FLAGS, wait_for_group_exit
+from command_helpers import STREAM_FLAGS, refusal_message, wait_for_group_exit
 from conftest import needs_compiled
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from loss_cases import make_loss
@@ -123,7 +123,7 @@ def test_ctrl_c_stops_all_processes_and_the_run_resumes_to_the_same_result(corpu
 
     # One process cannot take over from two.
     _, err = finish_process(begin(broken, "--resume"), 2)
-    assert err.splitlines()[-1].startswith("minitrans: error: processes when the checkpoint was written: 2; now: 1")
+    assert re.search(r"^minitrans: error: processes when .*step-\d+\.ckpt was written: 2; now: 1; ", err, re.MULTILINE)
 
     finish_process(begin(broken, *TWO_PROCESSES, "--resume"))
     one, other = load_newest_checkpoint(whole), load_newest_checkpoint(broken)
@@ -153,10 +153,24 @@ def test_no_process_outlives_a_killed_first_process(corpus: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_an_error_of_all_processes_is_reported_once(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
-    flags = run_flags(corpus, shutil.copytree(tiny_run, tmp_path / "run"), "--resume", *TWO_PROCESSES, max_steps=200)
+def test_an_error_of_all_processes_is_reported_once(corpus: Path, tmp_path: Path) -> None:
+    flags = run_flags(corpus, tmp_path / "run", *TWO_PROCESSES, "--training.learning_rate", "1e30", max_steps=60)
     _, err = finish_process(spawn("-m", "minitrans", "train", *flags), 2)
-    assert err.count("minitrans: error: processes when the checkpoint was written: 1; now: 2") == 1
+    assert err.count("minitrans: error: ") == err.count("minitrans: error: training failed at step ") == 1
+
+
+def test_a_run_is_resumed_only_by_as_many_processes(corpus: Path, tiny_run: Path) -> None:
+    flags = run_flags(corpus, tiny_run, *TWO_PROCESSES, "--resume", max_steps=200)
+    said = f"processes when {tiny_run}/checkpoints/step-200.ckpt was written: 1; now: 2; resume with "
+    assert refusal_message("train", *flags, unchanged=tiny_run).startswith(said)
+
+
+def test_slurm_has_to_start_as_many_processes(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"NTASKS": "1", "JOB_NAME": "train", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    flags = run_flags(corpus, tmp_path / "run", *TWO_PROCESSES)
+    said = "processes that torchrun or Slurm has started: 1; of trainer.devices and trainer.num_nodes: 2; "
+    assert refusal_message("train", *flags, unchanged=tmp_path).startswith(said)
 
 
 @pytest.mark.slow
