@@ -165,6 +165,8 @@ def sentence_score_deviation(case: ModelAndTokens[Any]) -> Deviation:
 def score_deviation(case: ModelAndTokens[Any], targets: Tensor) -> Deviation:
     """The log-probability of the targets, summed over steps from the cache, against the full pass, per token.
 
+    In nats, or in units of the largest logit if that is above 1: as large as they are, logits are rounded.
+
     `targets`, int64 (B, T), are the tokens that should come next; -1 where one does not count.
     """
     counts, cache = targets >= 0, case.new_cache()
@@ -175,7 +177,8 @@ def score_deviation(case: ModelAndTokens[Any], targets: Tensor) -> Deviation:
     pieces = zip(case.tokens.split(1, 1), targets.split(1, 1), strict=True)
     steps = torch.cat([log_p_of(case.feed(token, cache)[0], target) for token, target in pieces], 1)
     full_pass = log_p_of(case.full_pass()[0], targets)
-    stepped, forced = ((log_p * counts).sum(1) / counts.sum(1) for log_p in (steps, full_pass))
+    n = counts.sum(1) * max(1.0, case.logit_unit)
+    stepped, forced = ((log_p * counts).sum(1) / n for log_p in (steps, full_pass))
     return deviation(stepped.to(case.model.dtype), forced)
 
 
@@ -238,7 +241,7 @@ def future_gradient(case: ModelAndTokens[Any]) -> Deviation:
 
     def keep(module: object, inputs: object, output: Tensor) -> Tensor:
         embedded.append(output.detach().requires_grad_())
-        return embedded[-1]
+        return embedded[-1].clone()  # which the model may change in place
 
     memory = case.memory()
     hook = case.model.embedding().register_forward_hook(keep)

@@ -9,7 +9,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -154,12 +154,16 @@ class HFModel(CachedModel[DecodingState]):
         self.ordinary = [i for i in range(n_ids) if i not in flat]
         self.max_len = next(_integers(config, MAX_LEN_KEYS, 1), None)
         self.window_sizes = sorted({*_integers(config, WINDOW_KEYS, 1)})
-        self.variants = {each: partial(self._same_around, self.model, each) for each in self.variant_names}
         # Of a compiled model, and of one with PEFT's adapters, the inner one names what it takes.
         inner = model.get_base_model() if hasattr(model, "get_base_model") else getattr(model, "_orig_mod", model)
         self._takes = set(inspect.signature(inner.forward).parameters)
         names = "past_key_values", "cache_params", "state"
         self.cache_name = next((name for name in names if name in self._takes), "")
+
+    @property  # because a model that keeps functions of itself is freed late
+    def variants(self) -> dict[str, Callable[[], "HFModel"]]:  # type: ignore[override]
+        """The same model, run in each of the ways that `variant_names` names."""
+        return {each: partial(self._same_around, self.model, each) for each in self.variant_names}
 
     def to(self, dtype: torch.dtype) -> "HFModel":
         """The same around a copy in another dtype."""
@@ -167,7 +171,7 @@ class HFModel(CachedModel[DecodingState]):
 
     def _same_around(self, model: Any, way: str = "") -> "HFModel":
         same = type(self)(model, way)
-        for name in {"ordinary", "first", "max_len", "window_sizes", "refusal"} & vars(self).keys():
+        for name in {"ordinary", "first", "max_len", "window_sizes", "refusal", "takes_mask"} & vars(self).keys():
             setattr(same, name, getattr(self, name))  # perhaps set by the user
         return same
 
@@ -233,7 +237,7 @@ class HFModel(CachedModel[DecodingState]):
 
     def drop_last(self, cache: DecodingState, n: int) -> DecodingState:
         """By `crop`, if the cache says that it can be cropped: a recurrent state cannot."""
-        if not cache.cache.is_croppable:
+        if not getattr(cache.cache, "is_croppable", False):
             raise NotOfferedError("its cache says that it cannot be cropped")
         cache.cache.crop(-n)
         mask = cache.mask if cache.mask is None else cache.mask[:, :-n]

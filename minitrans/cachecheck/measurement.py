@@ -148,18 +148,22 @@ class Check:
     def run(self, subjects: Mapping[torch.dtype, Any], may_lack: bool = False) -> Result:
         """Measure in the first dtype of `subjects`, and in those of the check's lower dtypes that are among them.
 
-        The first is float64, unless the model cannot compute in it. A check that raises has failed, with an infinite
-        deviation; but with `may_lack`, a `NotOfferedError` means that the model does not offer what is asked.
+        The first is float64, unless the model cannot compute in it, or does not offer there what is asked. A check that
+        raises has failed, with an infinite deviation; but with `may_lack`, a `NotOfferedError` means that the model
+        does not offer what is asked.
         """
         began = time.perf_counter()
         errors: dict[torch.dtype, Deviation] = {}
         lacking = ""
-        try:
-            for dtype in subjects:
-                if dtype in self.lower_dtypes or dtype == next(iter(subjects)):
+        for dtype in subjects:
+            if dtype in self.lower_dtypes or not errors:
+                try:
                     errors[dtype] = as_deviation(self._measure_or_inf(subjects[dtype], may_lack))
-        except NotOfferedError as error:
-            lacking = str(error) or "no reason is given"
+                    lacking = ""
+                except NotOfferedError as error:
+                    lacking = str(error) or "no reason is given"
+                    if errors:
+                        break
         measured = {
             dtype: Measurement(float(x), self.tolerance_in(x.rounding_dtype or dtype)) for dtype, x in errors.items()
         }

@@ -20,7 +20,7 @@ SHOWN_MODULE_CLASSES = nn.Embedding, nn.LayerNorm, MultiHeadAttention, FeedForwa
 INTRODUCTION = f"""
 # The architecture
 
-These are the parts of `{CONFIG_FILE}`'s model with weights; layer 0 stands for every layer of its stack. Vaswani et al.
+These are the parts with weights of `{CONFIG_FILE}`'s model; layer 0 stands for every layer of its stack. Vaswani et al.
 (2017) have no biases in attention, no dropout after the ReLU (our oracle, PyTorch, has both), and other
 [norms](attention.md#8-what-are-residuals-and-pre-norm-for). `scripts/dev/architecture_page.py` writes this.
 

@@ -591,11 +591,12 @@ def test_a_lower_dtype_may_be_refused_by_any_error() -> None:
 def test_the_largest_logit_is_the_unit_and_only_position_0_has_the_first_id() -> None:
     class Large(Toy):
         def _run(self, *given: Any) -> list[Tensor]:
-            return [1e6 * super()._run(*given)[0]]
+            return [1e8 * super()._run(*given)[0]]
 
     small, large = random_case(Toy()), random_case(Large())
-    assert large.logit_unit == pytest.approx(1e6 * small.logit_unit)
+    assert large.logit_unit == pytest.approx(1e8 * small.logit_unit)
     assert step_deviation(large) < 1e-13
+    assert CHECKS_BY_ID["score"].run({torch.float64: large}).passed
     for first, logit, unit in ((0, 0.0, 1.0), (5, -2.0, 2.0), (7, -math.inf, 1.0)):
         case = random_case(Functions(Mock(return_value=torch.full((3, 9, V), logit)), Mock(), V, first=first))
         assert case.logit_unit == unit

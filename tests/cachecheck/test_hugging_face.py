@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -143,9 +144,11 @@ def test_a_decoder_for_audio_is_loaded_from_a_folder(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of `torch.compile`
 def test_what_a_user_sets_on_an_adapter_holds_in_every_dtype_and_variant() -> None:
     adapter = hugging_face.small_model("gpt2")
-    adapter.max_len, adapter.refusal = 12, NotOfferedError
+    adapter.max_len, adapter.refusal, adapter.takes_mask = 12, NotOfferedError, False
     for other in (adapter.to(torch.float64), adapter.variants["static"]()):
-        assert (other.max_len, other.refusal) == (12, NotOfferedError)
+        assert (other.max_len, other.refusal, other.takes_mask) == (12, NotOfferedError, False)
+    copied = weakref.ref(adapter.to(torch.float64))
+    assert copied() is None  # at once, for copies are large
     with_peft = copy.copy(adapter.model)
     with_peft.forward, with_peft.get_base_model = lambda *args, **kwargs: None, lambda: adapter.model
     for wrapped in (torch.compile(adapter.model), with_peft):

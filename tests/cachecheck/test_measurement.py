@@ -229,6 +229,8 @@ def test_what_a_model_does_not_offer_is_a_failure_only_where_it_is_required() ->
     assert measured.detail == "there is no encoder"
     bare = run_measure(Mock(side_effect=NotOfferedError), may_lack=True)
     assert (bare.failed, bare.offered, bare.detail) == (False, False, "no reason is given")
+    later = run_measure(Mock(side_effect=[NotOfferedError("no"), 0.0]), 0.5, torch.float32, may_lack=True)
+    assert (later.passed, later.offered, later.measured, [*later.lower]) == (True, True, None, ["float32"])
     partly = run_measure(Mock(side_effect=[0.0, NotOfferedError("no")]), 0.5, torch.float32, may_lack=True)
     assert (partly.passed, partly.failed, partly.measured) == (False, False, 0.0)
     partly = run_measure(Mock(side_effect=[1.0, NotOfferedError("no")]), 0.5, torch.float32, may_lack=True)

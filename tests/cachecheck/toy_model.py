@@ -220,7 +220,7 @@ class Toy(CachedModel[ToyCache]):
 
     def _run(self, tokens: Tensor, positions: Tensor, seen: Tensor, cache: ToyCache) -> list[Tensor]:
         w = self.weights
-        x = self.tokens(tokens)
+        x = self.tokens(tokens).mul_(2.0)  # in place, as many models scale it
         x = (torch.cat([x[:, :1], x[:, :-1]], 1) if self.fault == "a token late" else x) + w["positions"][positions]
         memory, src_mask = cache.memory
         src_mask = src_mask | (self.fault == "padding seen in steps" and bool(cache.chunks))

@@ -5,6 +5,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
@@ -82,6 +83,8 @@ def test_failures_and_checks_that_are_not_offered_are_shown_and_counted() -> Non
     assert line_words(text, "lacking") == ["lacking", "A", "claim.", "1e-12", "not", "offered"]
     assert "there is no [encoder]" in text
     assert text.endswith("\n1 passed, 0 failed, 1 not offered in 1.5 s\n")
+    text = printed_report([make_result("one"), replace(lacking, id="steps")])
+    assert "1 passed, 0 failed, 1 not offered (but steps are required) in 1.5 s" in " ".join(text.split())
 
 
 def test_the_report_is_plain_text_in_a_pipe_and_coloured_on_a_terminal() -> None:
