@@ -47,9 +47,10 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
                 file.seek(0)
                 file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
                 file.seek(0)
-            if os.path.exists(file_path):  # a file that only its owner may read stays private
-                mode = stat.S_IMODE(os.stat(file_path).st_mode)
-                temp.chmod(mode | stat.S_IWUSR if resume else mode)
+            if not resume and os.path.exists(file_path):
+                if not os.access(file_path, os.W_OK):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+                temp.chmod(stat.S_IMODE(os.stat(file_path).st_mode))  # what only its owner may read stays private
             yield file
             file.flush()
             os.fsync(file.fileno())  # or a power failure might leave the new name without its content

@@ -17,6 +17,8 @@ def test_a_file_is_replaced_whole_or_not_at_all(
 ) -> None:
     path = tmp_path / "a.txt"
     write_file(path, "old")
+    with patch.object(os, "access", lambda *_: False), pytest.raises(UserError, match="Permission denied"):
+        write_file(path, "new")  # though another file could take its place
     path.chmod(mode := 0o602)  # which no umask leaves
     replace = MagicMock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     with patch.object(os, "replace", replace), pytest.raises(UserError, match="No space left on device"):

@@ -126,7 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 code = parse_and_run(argv)
             except SystemExit:  # after --help
-                sys.stdout.flush()
+                if sys.stdout:
+                    sys.stdout.flush()
                 raise
             sys.stdout.flush()  # here, where an error can still be reported
             return code

@@ -81,6 +81,7 @@ def translate_command(args: Namespace) -> int:
             raise UserError("--resume writes a regular file; give another --output")
         logger.warning("%s already exists; nothing is left to do", args.output)
         return 0
+    translator = load_translator(args.run, args)
     with contextlib.ExitStack() as stack:
         bar: contextlib.AbstractContextManager[Progress | None] = contextlib.nullcontext()
         numbers = ALL_LINE_NUMBERS
@@ -109,7 +110,6 @@ def translate_command(args: Namespace) -> int:
             if sys.stderr.isatty():
                 bar = make_progress_bar(stream, numbers)
             chunks = read_ahead(stream, name, CHUNK_LINES, numbers)
-        translator = load_translator(args.run, args)
         if not args.resume:
             out = stack.enter_context(atomic_open(args.output)) if args.output else sys.stdout.buffer
         prompt = not (args.texts or args.input) and sys.stdin.isatty()

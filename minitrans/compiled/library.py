@@ -5,6 +5,7 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -89,10 +90,10 @@ def _library_or_reason(source: Path) -> ctypes.CDLL | str:
         return f"CXX is {command!r}, which is not a valid command ({error})"
     if not compiler:
         return "no C++ compiler was found; install one, such as g++"
-    parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, compiler, _cpu_features(), platform.libc_ver()]
-    parts += map(os.path.realpath, filter(None, map(shutil.which, compiler)))  # which of several programs called c++
-    name = f"{source.stem}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
     try:
+        parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, compiler, _cpu_features()]
+        parts += [platform.libc_ver(), *map(os.path.realpath, filter(None, map(shutil.which, compiler)))]  # which c++
+        name = f"{source.stem}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
         place = Path(os.environ.get("XDG_CACHE_HOME", ""))  # ignored, as its specification says, if it is relative
         cache = (place if place.is_absolute() else Path.home() / ".cache") / "minitrans-compiled"
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -165,8 +166,8 @@ def _check_private(path: Path) -> None:
 
 def _first_error(failed: subprocess.CalledProcessError) -> str:
     """The first line in which a compiler says what is wrong."""
-    lines = [line.strip() for line in failed.stderr.splitlines() if line.strip()]
-    return next((line for line in lines if "error" in line), lines[0] if lines else f"exit status {failed.returncode}")
+    said = re.search(r"(?m)^.*(?:error|ld): .*$", failed.stderr) or re.search(r"\S.*", failed.stderr)
+    return said[0].strip() if said else f"exit status {failed.returncode}"
 
 
 def _cpu_features() -> str:

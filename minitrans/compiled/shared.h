@@ -59,7 +59,7 @@ inline double exponential(double x) { return std::exp(x); }
 inline float exponential(float x) {
     const float clamped = std::max(x, -87.0f);  // NaN stays NaN; as the second argument, below, it becomes -87
     const int32_t n = int32_t(std::max(-87.0f, x) * 1.442695041f - 0.5f);
-    const float r = clamped - float(n) * 0.693145752f - float(n) * 1.42860677e-6f;  // ln 2 in two parts
+    const float r = clamped - float(n) * 0.693147181f;  // ln 2
     const float series = 1 + r * (1 + r * (1 / 2.0f + r * (1 / 6.0f + r * (1 / 24.0f + r * (1 / 120.0f + r / 720)))));
     return series * bit_cast<float>((n + 127) << 23);
 }

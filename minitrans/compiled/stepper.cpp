@@ -48,9 +48,9 @@ template <class T> struct Workspace {
 // Inserts a logit into the n highest of its row, the highest first; of equal ones, the first to come.
 template <class A> void insert(A logit, int64_t id, int64_t n, A *best, int64_t *ids) {
     if (logit <= best[n - 1]) return;
-    int64_t at = n - 1;
-    for (; at > 0 && best[at - 1] < logit; at--) best[at] = best[at - 1], ids[at] = ids[at - 1];
-    best[at] = logit, ids[at] = id;
+    const int64_t at = std::upper_bound(best, best + n - 1, logit, [](A a, A b) { return a > b; }) - best;
+    std::copy_backward(best + at, best + n - 1, best + n), best[at] = logit;
+    std::copy_backward(ids + at, ids + n - 1, ids + n), ids[at] = id;
 }
 
 // A row of n scores becomes softmax(scale * scores). It is worked on up to a multiple of PAD, in whole vectors.

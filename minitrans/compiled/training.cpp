@@ -310,7 +310,7 @@ void feed_forward(Workspace<T> &w, const Part<A> &part, Kept<T> &kept, const Tas
             T *to = kept.u[row + r];
             for (int64_t c = 0; c < w.u.columns; c++) {
                 const A value = u[c] + part.p.b_in[c];
-                u[c] = bytes[c] >= part.inside.dropped && value > 0 ? value * scale : A(0);
+                u[c] = bytes[c] >= part.inside.dropped && !(value <= 0) ? value * scale : A(0);  // NaN stays NaN
                 store(to + c, u[c]);
             }
         }
@@ -333,7 +333,7 @@ void feed_forward_backward(Workspace<T> &w, const Part<A> &part, Kept<T> &kept, 
         for (int64_t r = 0; r < n; r++) {
             A *d_u = w.d_u[r];
             const T *u = kept.u[row + r];
-            for (int64_t c = 0; c < w.d_u.columns; c++) d_u[c] = load(u[c]) > 0 ? d_u[c] * scale : A(0);
+            for (int64_t c = 0; c < w.d_u.columns; c++) d_u[c] = !(load(u[c]) <= 0) ? d_u[c] * scale : A(0);
         }
         w.add_gradients(w.d_u, w.h.all(), sums[2], sums[4]);
         w.multiply_by(kept.w_in_back, w.d_u.all(), w.d_h);

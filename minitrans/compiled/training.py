@@ -153,7 +153,7 @@ class _HiddenStates(torch.autograd.Function):
         src_ids, tgt_in, lengths = batch
         sizes = *src_ids.shape, tgt_in.size(1), plan.config.pad_id
         hidden = plan.output.new_empty(int(lengths.sum()), plan.config.d_model, dtype=dtype)
-        ctx.model = _model_struct(plan)
+        ctx.model, ctx.alive = _model_struct(plan), [tensor.detach() for tensor in tensors]  # what it points to
         pointers = ctx.model, _Batch(*(ids.data_ptr() for ids in batch), *sizes), hidden
         ctx.tape = _call_function("forward", dtype, *pointers)  # what the backward pass needs, in the library's memory
         owner = hidden.new_empty(0)  # as what is saved, it goes after the backward pass, even if the loss is kept
@@ -165,8 +165,7 @@ class _HiddenStates(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, d_output: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, _ = ctx.saved_tensors
-        tables, parameters = tensors[: ctx.n_tables], tensors[ctx.n_tables :]
+        tables, parameters = ctx.saved_tensors[: ctx.n_tables], ctx.saved_tensors[ctx.n_tables : -1]
         d_tables = [*(torch.zeros_like(table) for table in tables[:-1]), d_output.contiguous()]
         sizes = [parameter.numel() for parameter in parameters]
         flat = d_output.new_empty(sum(sizes))

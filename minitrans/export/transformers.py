@@ -34,7 +34,7 @@ from minitrans.translate.metrics import Scores
 
 transformers.utils.logging.disable_progress_bar()  # there is one for each file, however short
 
-BATCH_LINES = 64  # lines that are translated at once
+BATCH_SIZE = 64  # sentences that are translated at once
 LOGIT_TOLERANCE = 1e-12  # of logits in float64, absolute or as a share of the logit, whichever is larger
 MAX_VERIFIED_LENGTH = 512  # tokens whose logits are compared: with more, attention's weights might not fit into memory
 N_VERIFIED_WORDS = 20_000  # how many of the words in training the proof tokenizes
@@ -87,10 +87,10 @@ class Engine(NamedTuple):
     tokenizer: Any
 
 
-def export(bundle: Bundle, folder: Path) -> None:
+def export(bundle: Bundle, folder: Path, license: str | None = None) -> None:
     """Write a new folder, whole or not at all, from a trained model, float32, on the CPU.
 
-    It holds the weights, the tokenizer, settings, and a README.md that is a model card for the hub.
+    It holds the weights, the tokenizer, settings, and a README.md that is a model card for the hub, with a license.
 
     Raises:
         UserError: The folder already exists, or cannot be written; or transformers cannot compute this model: it has
@@ -111,7 +111,7 @@ def export(bundle: Bundle, folder: Path) -> None:
         if mismatch:
             what = f"transformers computes something other than this model: {mismatch}"
             raise UserError(f"{what}; translate with minitrans")
-        write_card(temp, bundle)
+        write_card(temp, bundle, license)
 
 
 def translate_fns(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[[Sequence[str]], list[str]]]]:
@@ -311,8 +311,8 @@ def translate_exported(engine: Engine, bundle: Bundle, lines: Sequence[str]) -> 
     reader = bundle.tokenizer.make_reader(bundle.source_words)
     read = [reader.preprocess_line(line) for line in lines]
     texts, outputs = [text for line in read for text, _ in line], list[str]()
-    for i in range(0, len(texts), BATCH_LINES):
-        part = texts[i : i + BATCH_LINES]
+    for i in range(0, len(texts), BATCH_SIZE):
+        part = texts[i : i + BATCH_SIZE]
         src_ids = engine.tokenizer(part, padding=True, truncation=True, return_tensors="pt").input_ids
         outputs += [_decode(engine, ids) for ids in decode_exported(engine, bundle, src_ids)]
     written = iter([text if source else "" for text, source in zip(outputs, texts, strict=True)])
@@ -332,6 +332,6 @@ def write_card(
     """
     languages = dict.fromkeys(map(base_language, (bundle.source, bundle.target)))
     codes = [code for code in languages if re.fullmatch("[a-z]{2,3}", code)]
-    given = {"bundle": bundle, "codes": codes, "license": license, "scores": scores or {}, "batch_lines": BATCH_LINES}
+    given = {"bundle": bundle, "codes": codes, "license": license, "scores": scores or {}, "batch_size": BATCH_SIZE}
     card = render_template("model_card.md", **given)
     write_file(folder / "README.md", f"{card}\n")

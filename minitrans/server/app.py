@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 import json
 import re
+import signal
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from html import escape
 from itertools import islice
 from pathlib import Path
@@ -33,7 +34,7 @@ from minitrans.server.queue import BatchFunction, RequestQueue
 from minitrans.server.split_html import split_html
 from minitrans.text.lines import base_language
 from minitrans.text.reading import clean, split_lowercase_words
-from minitrans.translate.translator import Translator
+from minitrans.translate.translator import Translation, Translator
 
 MAX_EXPLAINED_SENTENCES = 5  # sentences of a text whose figures are drawn: one takes as long as dozens of translations
 LANGUAGE_NAMES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian"} | {
@@ -43,7 +44,7 @@ SPEC = yaml.safe_load(Path(__file__).with_name("openapi.yaml").read_text(encodin
 # Headers of every response that does not set them itself.
 DEFAULT_HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 DEFAULT_HEADERS |= {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'self'"}
-# A page states the rest of its policy itself; browsers obey these parts only in a header.
+# A page states the rest of its policy itself; browsers obey frame-ancestors only in a header.
 PAGE_HEADERS = {"Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"}
 
 
@@ -99,7 +100,7 @@ class Api:
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._counts[f'minitrans_requests_total{{status="{message["status"]}"}}'] += 1
-                if scope["path"] == "/translate":
+                if (scope["method"], scope["path"]) == ("POST", "/translate"):
                     self._counts["minitrans_translate_seconds_count"] += 1
                     self._counts["minitrans_translate_seconds_sum"] += time.perf_counter() - start
                 headers = MutableHeaders(scope=message)
@@ -110,7 +111,9 @@ class Api:
         await self._app(scope, receive, answer)
 
     def serve(self, listening: socket.socket) -> None:
-        """Serve until SIGTERM or Ctrl-C; then answer the requests already accepted, for up to half a minute."""
+        """Serve until SIGTERM, SIGHUP or Ctrl-C; then answer the requests already accepted, for up to half a minute."""
+        if signal.getsignal(signal.SIGHUP) not in (signal.SIG_IGN, signal.SIG_DFL):  # which uvicorn does not know
+            signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
         config = uvicorn.Config(
             self,
             log_level="warning",
@@ -137,8 +140,11 @@ class Api:
         detected = self._detected_languages("\n".join(lines), target)[:1] if source == "auto" else []
         translator = self._find_translator(detected[0]["language"] if detected else source, target)
         doubting = str(params.get("unsure") or 0).lower() not in ("0", "false")  # ours: LibreTranslate has no "unsure"
-        work: BatchFunction = translator.translations if doubting else translator.translate
-        translations = iter(await self._queued_results(request, translator, work, lines))
+        translated: Iterable[Any] = [Translation(line, 0.0) for line in lines] if doubting else lines
+        if translator:
+            work: BatchFunction = translator.translations if doubting else translator.translate
+            translated = await self._queued_results(request, translator, work, lines)
+        translations = iter(translated)
         self._counts["minitrans_lines_total"] += len(lines)
         answer = defaultdict[str, list[Any]](list)
         for pieces in split:
@@ -154,7 +160,9 @@ class Api:
         return JSONResponse(answer if isinstance(q, list) else {name: of_text for name, (of_text,) in answer.items()})
 
     async def _detect(self, request: Request) -> Response:
-        return JSONResponse(self._detected_languages(_required_text(await self._params_within_limits(request), "q")))
+        params = await self._params_within_limits(request)
+        texts = params["q"] if isinstance(params.get("q"), list) else [_required_text(params, "q")]
+        return JSONResponse(self._detected_languages("\n".join(texts)))
 
     async def _languages(self, _: Request) -> Response:
         codes = sorted({code for pair in self._translators for code in pair})
@@ -177,7 +185,9 @@ class Api:
         params = await self._params_within_limits(request)
         text = _required_text(params, "q")
         translator = self._find_translator(_required_text(params, "source"), _required_text(params, "target"))
-        lines = [line for line in text.split("\n") if line.strip()][:MAX_EXPLAINED_SENTENCES] or [text]
+        if translator is None:
+            _refuse("source and target are one language; give two")
+        lines = [line for line in text.split("\n") if any(map(str.isalnum, line))][:MAX_EXPLAINED_SENTENCES] or [text]
 
         def draw_pages(lines: Sequence[str]) -> list[str]:  # new for each request, so pages are drawn one by one
             return [explain(translator, lines, MAX_EXPLAINED_SENTENCES).html] * len(lines)
@@ -243,7 +253,8 @@ class Api:
             _refuse(f"the body cannot be read ({error}); send a form or a JSON object")
         return parsed if isinstance(parsed, dict) else _refuse("the body is neither a form nor a JSON object; send one")
 
-    def _find_translator(self, source: str, target: str) -> Translator:
+    def _find_translator(self, source: str, target: str) -> Translator | None:
+        """The run that translates between these languages; None if they are one, which is left as it is."""
         for form in (str.lower, _normalize_language):  # exactly this code, or else the same language
             for pair, translator in self._translators.items():
                 if (form(source), form(target)) == (*map(form, pair),):
@@ -252,7 +263,9 @@ class Api:
         for code in (source, target):
             if _normalize_language(code) not in known:
                 _refuse(f"{clean(code):.40} is not supported")
-        return _refuse(f"{target} is not available as a target language from {source}")
+        if _normalize_language(source) != _normalize_language(target):
+            _refuse(f"{target} is not available as a target language from {source}")
+        return None
 
     def _detected_languages(self, text: str, target: str = "") -> list[dict[str, Any]]:
         """Each source language, with the percentage of the text's words that its run knows; 0 without a word list.

@@ -10,8 +10,8 @@ from minitrans.errors import UserError
 OPAQUE_TAGS = "script", "style", "pre", "code"  # whose texts are not translated
 VOID_TAGS = "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"
 BLOCK_TAGS = (  # which end a paragraph
-    "address article aside blockquote details dialog div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 "
-    "header hgroup hr main menu nav ol p pre search section summary table ul"
+    "address article aside blockquote center details dialog dir div dl fieldset figcaption figure footer form h1 h2 h3 "
+    "h4 h5 h6 header hgroup hr listing main menu nav ol p plaintext pre search section summary table ul xmp"
 )
 # For each element, those that end where it begins, if they have no end tag.
 ENDED_TAGS = dict.fromkeys(BLOCK_TAGS.split(), "p") | dict.fromkeys(("dt", "dd"), "p dt dd")

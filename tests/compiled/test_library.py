@@ -278,6 +278,7 @@ def test_user_flags_win_and_may_have_values(
         ),
         (b"\nclang: kaputt\nmore\n", "clang: kaputt"),
         (b"\xff error: \xfe\n", "\ufffd error: \ufffd"),
+        (b"/home/error/ld: no space\ncollect2: error: ld returned 1 exit status\n", "/home/error/ld: no space"),
         (b"", "exit status 3"),
     ],
 )

@@ -72,7 +72,7 @@ def front_matter(folder: Path) -> dict[str, Any]:
 
 
 def test_the_engine_translates_as_we_do(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export_transformers, "BATCH_LINES", 7)
+    monkeypatch.setattr(export_transformers, "BATCH_SIZE", 7)
     strict = functools.partialmethod(GenerationConfig.validate, strict=True)  # raises instead of warning
     monkeypatch.setattr(GenerationConfig, "validate", strict)
     export(bundle, tmp_path / "deep" / "engine")

@@ -83,12 +83,14 @@ def test_every_kind_of_body_is_translated_as_by_translate(client: TestClient, tr
     detected = [{"confidence": 100, "language": "en"}]
     assert response.json() == {"translatedText": [right[0], right[0] + "\n"], "detectedLanguage": detected * 2}
     assert client.post("/detect", data={"q": "I love axolotls."}).json() == [{"confidence": 66, "language": "en"}]
+    assert client.get("/translate").status_code == 405  # no translation
     counts = client.get("/metrics").text
     seconds = float(re.findall(r"^minitrans_translate_seconds_sum (\S+)$", counts, re.M)[0])
     assert 0 < seconds <= time.perf_counter() - start
     assert 'minitrans_requests_total{status="200"} 14\n' in counts
     assert "minitrans_translate_seconds_count 13\n" in counts
     assert "minitrans_waiting_requests 0\n" in counts
+    assert client.post("/detect", json={"q": ["I love", "axolotls."]}).json()[0]["confidence"] == 66
     assert f"minitrans_lines_total {4 * (2 * len(LINES) + 5) + 3}\n" in counts
 
 
@@ -178,6 +180,10 @@ def test_the_detected_language_is_that_of_the_run_that_knows_most_words(translat
         described = server.get("/spec").json()["paths"]["/translate"]["post"]["responses"]["200"]["content"]
         fields = described["application/json"]["schema"]["properties"]
         assert [each["type"] for each in fields["detectedLanguage"]["oneOf"]] == ["object", "array"]  # as both above
+        for unsure in (True, False):  # what is in the target language already stays as it is
+            question = {"q": "我\n爱", "source": "zh-CN", "target": "zh", "unsure": unsure}
+            given = server.post("/translate", json=question).json()
+            assert given == {"translatedText": "我\n爱"} | ({"unsure": False, "unknown": []} if unsure else {})
         english = server.post("/detect", json={"q": "I love you"}).json()  # of two runs with it, one knows words
         assert english[0] == {"confidence": 100, "language": "en"}
         assert {each["confidence"] for each in server.post("/detect", json={"q": "?"}).json()} == {0}
@@ -197,7 +203,7 @@ def test_the_detected_language_is_that_of_the_run_that_knows_most_words(translat
         ({"q": "a", "source": "zz", "target": "zh"}, "zz is not supported"),
         *(({"q": "a", "source": "en", "target": x}, f"{x} is not") for x in ("zh-Hant", "zho_Hant", "zh-TW", "zh-HK")),
         ({"q": "a", "source": "en", "target": "\ud800"}, "\ufffd is not supported"),
-        ({"q": "a", "source": "zh-\ud83d", "target": "zh"}, "zh is not available as a target language from zh-\ufffd"),
+        ({"q": "a", "source": "zh-\ud83d", "target": "en"}, "en is not available as a target language from zh-\ufffd"),
         ({"q": "a", "source": "zh", "target": "en"}, "en is not available as a target language from zh"),
         ({"q": "a", **EN_ZH_PARAMETERS, "format": "rtf"}, "rtf format is not supported"),
         ({"q": ["a", 1], **EN_ZH_PARAMETERS}, "q is not text"),
@@ -297,7 +303,7 @@ def test_no_file_is_served_and_every_answer_has_a_policy(client: TestClient) -> 
         assert "frame-ancestors 'self'" in client.get(path).headers["Content-Security-Policy"]
         assert client.get(path).headers["Cache-Control"] == ("no-cache" if path == "/" else "no-store")
     assert client.get("/translate").headers["Allow"] == "POST"
-    long = client.get("/explain", params={"q": "\n".join(["", " ", *["a"] * 9]), **EN_ZH_PARAMETERS})
+    long = client.get("/explain", params={"q": "\n".join(["", "👍", *["a"] * 9]), **EN_ZH_PARAMETERS})
     assert long.text.count('"log_prob"') == 5
     from_right_or_left = r'<\w+ id="(\w+)"[^>]* dir="auto"'
     assert re.findall(from_right_or_left, long.text) == ["sentence", "text", "translation"]
@@ -342,10 +348,10 @@ def test_every_flag_reaches_the_server(tiny_run: Path, monkeypatch: pytest.Monke
     api = Mock()
     monkeypatch.setattr("minitrans.server.app.Api", api)
     flags = "--port 0 --char-limit 7 --rate-limit 8 --queue 9 --cors https://A.org:443 --cors *"
-    flags += " --cors HTTP://[::A]:80 --cors https://a.org:80"
+    flags += " --cors HTTP://[::A]:80 --cors https://a.org:80 --cors moz-extension://1f-0a"
     assert run_cli("serve", tiny_run, *flags.split())[0] == 0
     (translator,), *limits = api.call_args.args
-    assert limits == [7, 8, 9, ["https://a.org", "*", "http://[::a]", "https://a.org:80"]]
+    assert limits == [7, 8, 9, ["https://a.org", "*", "http://[::a]", "https://a.org:80", "moz-extension://1f-0a"]]
     assert translator.split_sentences
 
 
@@ -400,8 +406,10 @@ def test_two_hundred_clients_for_a_minute(tiny_run: Path, tmp_path: Path) -> Non
     assert main([str(tiny_run), "--source", str(tmp_path / "lines"), "--clients", "200", "--seconds", "60"]) == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_accepted_requests_are_answered_before_the_server_stops(tiny_run: Path, number: signal.Signals) -> None:
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip("the signal is ignored, as by nohup")
     with running_server(tiny_run, "--char-limit", "100000") as server:
         address = f"http://127.0.0.1:{server.port}"
         answers: list[str] = []

@@ -27,6 +27,7 @@ TEXTS_BY_HTML = {
     "".join(f"<{tag} translate=no>" for tag in VOID.split()) + "a": ["a"],
     "<div translate=no>a<p translate=yes>b<b>c</b><p>d<p translate>e": ["b", "c", "e"], "<pre>a<i translate>b": ["b"],
     "a<b": ["a<b"], "<p>a <!-- b > </p> <b>c</b> d": ["a"], "<p>a <i title='b>c</i> d": ["a"],
+    "<p translate=no>a<center>b": ["b"],
     "<p translate=no>a<menu><li>b</menu>": ["b"], "<select><option translate=no>a<optgroup><option>b": ["b"],
     "<table><caption translate=no>a<tr><td>b": ["b"],
     "<p>a <![said]> b<![endif]--><p>c<![CDATA[ d ]]>e<![<>f": ["a", "b", "c", "e", "f"],

@@ -32,7 +32,7 @@ async function translate() {
     const isJson = answer.headers.get("Content-Type")?.includes("json"); // unlike a 503, or what a proxy answers
     if (!isJson) return fail(`The server did not translate this (status ${answer.status}).`);
     const found = await answer.json();
-    if (!answer.ok) return fail(found.error);
+    if (!answer.ok) return fail(found.error ?? `The server did not translate this (status ${answer.status}).`);
     empty(fault);
     translation.textContent = found.translatedText;
     const unknown = found.unknown.length ? ` Not in the training data: ${found.unknown.join(", ")}.` : "";
@@ -75,7 +75,7 @@ function changed() {
 }
 
 function offer() {
-  [text.lang, translation.lang] = pair.value.split("\t");
+  [text.lang, translation.lang] = pair.value.replaceAll("_", "-").split("\t");
   examples.lastElementChild.lang = text.lang;
   const offered = EXAMPLES[text.lang.split("-")[0]] ?? [];
   examples.hidden = !offered.length;
