@@ -194,6 +194,23 @@ def test_passes_may_overlap_and_run_backward_twice() -> None:
         mean.backward()
 
 
+def test_parameters_may_get_other_memory_before_the_backward_pass() -> None:
+    model = random_model(4)
+    parameters, of_batch = list(model.parameters()), make_loss(model, "require")
+    want, loss = torch.autograd.grad(of_batch(*SMALL_BATCH, 0.1), parameters), of_batch(*SMALL_BATCH, 0.1)
+    for parameter in parameters:
+        parameter.data = torch.full_like(parameter, torch.nan)
+    others = [torch.full_like(parameter, torch.nan) for parameter in parameters]  # in memory just freed
+    assert all(map(torch.equal, torch.autograd.grad(loss, parameters), want))
+    assert len(others) == len(want)
+
+
+def test_nan_in_a_feed_forward_network_is_not_lost() -> None:
+    model = random_model(4)
+    model.decoder.layers[-1].ff.w_1.weight.data[0, 0] = torch.nan
+    assert all(run(model, SMALL_BATCH)[1].isnan() for run in (compiled_forward_backward, plain_forward_backward))
+
+
 def test_no_tape_is_released_when_the_process_ends() -> None:
     hidden: Any = compiled_hidden_states(random_model(4), *SMALL_BATCH[:2])[0]
     (reference,) = weakref.getweakrefs(hidden.grad_fn.saved_tensors[-1])
