@@ -52,7 +52,6 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 def generator(seed: int) -> torch.Generator:
-    """A new random generator."""
     return torch.Generator().manual_seed(seed)
 
 
@@ -258,8 +257,8 @@ def _lesser_processor(
         pytest.skip(f"the processor has no {without[-1]}")
     assert pytestconfig.cache is not None
     monkeypatch.setenv("XDG_CACHE_HOME", str(pytestconfig.cache.mkdir("compiled")))
-    flags = [flag for feature, flag in FLAG_BY_FEATURE.items() if feature in without and feature in own]
-    monkeypatch.setenv("CXX", " ".join([COMPILER_COMMAND, *flags]))
+    removed = [flag for feature, flag in FLAG_BY_FEATURE.items() if feature in without and feature in own]
+    monkeypatch.setenv("CXX", " ".join([COMPILER_COMMAND, *removed]))
     flags = [flag.replace("-O3", "-O1") for flag in library.CXX_FLAGS]  # in a third of the time
     monkeypatch.setattr(library, "CXX_FLAGS", flags)
 

@@ -103,8 +103,7 @@ def test_translate_writes_a_line_for_each_line_or_one_error(
         else:
             written = output_or_none("translate", tiny_run, stdin=content, n_lines=n_lines)
     if sources is None or written is None:
-        assert sources is None
-        assert written is None
+        assert (sources, written) == (None, None)
         return
     translations = split_lines(written.encode())
     assert translations is not None
@@ -221,17 +220,16 @@ def test_a_damaged_run_translates_or_is_refused(run_to_damage: Path, name: str, 
 def test_a_damaged_config_finds_its_corpus_or_is_refused(
     run_to_damage: Path, fresh_model_report: Report, data: st.DataObject
 ) -> None:
-    whole = (run_to_damage / "config.yaml").read_bytes()
+    path = run_to_damage / "config.yaml"
+    whole = path.read_bytes()
     section = whole.index(b"data:")
     try:
-        (run_to_damage / "config.yaml").write_bytes(
-            data.draw(damaged_files(whole[section:]) | odd_bytes.map(b"data: ".__add__))
-        )
+        path.write_bytes(data.draw(damaged_files(whole[section:]) | odd_bytes.map(b"data: ".__add__)))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(run_checks, "run", lambda **_: fresh_model_report)
             written = output_or_none("verify", run_to_damage)
     finally:
-        (run_to_damage / "config.yaml").write_bytes(whole)
+        path.write_bytes(whole)
     assert written is None or "0 failed" in written
 
 

@@ -139,10 +139,8 @@ def test_a_full_disk_is_reported_in_one_line(command: str, tiny_run: Path) -> No
     with open("/dev/full", "wb") as full:
         env = os.environ | {"PYTHONUNBUFFERED": ""}  # else argparse swallows the error
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, env=env, timeout=60, check=False)
-    assert done.returncode == 2
-    assert done.stderr == (
-        "minitrans: error: cannot write the output: No space left on device; make room, or write elsewhere\n"
-    )
+    said = "minitrans: error: cannot write the output: No space left on device; make room, or write elsewhere\n"
+    assert (done.returncode, done.stderr) == (2, said)
 
 
 def test_a_forbidden_folder_or_file_is_reported_in_one_line(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

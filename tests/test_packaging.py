@@ -7,6 +7,7 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -23,9 +24,7 @@ def requirement_names(requirements: Iterable[str]) -> set[str]:
 def test_declared_packages_are_pinned() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert all("==" in line for line in lines[1:])
-    declared = requirement_names(PROJECT["dependencies"]).union(
-        *map(requirement_names, PROJECT["optional-dependencies"].values())
-    )
+    declared = requirement_names(chain(PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()))
     assert declared - requirement_names(lines[1:]) == {"minitrans"}
 
 

@@ -165,7 +165,7 @@ def sentence_score_deviation(case: ModelAndTokens[Any]) -> Deviation:
 def score_deviation(case: ModelAndTokens[Any], targets: Tensor) -> Deviation:
     """The log-probability of the targets, summed over steps from the cache, against the full pass, per token.
 
-    In nats, or in units of the largest logit if that is above 1: as large as they are, logits are rounded.
+    In nats, or in units of the largest logit if that is above 1, because rounding grows with the logits.
 
     `targets`, int64 (B, T), are the tokens that should come next; -1 where one does not count.
     """
@@ -177,8 +177,9 @@ def score_deviation(case: ModelAndTokens[Any], targets: Tensor) -> Deviation:
     pieces = zip(case.tokens.split(1, 1), targets.split(1, 1), strict=True)
     steps = torch.cat([log_p_of(case.feed(token, cache)[0], target) for token, target in pieces], 1)
     full_pass = log_p_of(case.full_pass()[0], targets)
-    n = counts.sum(1) * max(1.0, case.logit_unit)
-    stepped, forced = ((log_p * counts).sum(1) / n for log_p in (steps, full_pass))
+    stepped, forced = (
+        (log_p * counts).sum(1) / counts.sum(1) / max(1.0, case.logit_unit) for log_p in (steps, full_pass)
+    )
     return deviation(stepped.to(case.model.dtype), forced)
 
 
@@ -621,7 +622,7 @@ def cached_beam_search_deviation(case: ModelAndTokens[Any]) -> Deviation:
             tokens = continue_prompts(row, row.tokens, way)
             beams = row.with_rows(torch.zeros(N_BEAMS, dtype=torch.int64)).with_tokens(tokens[:, :-1])
             log_p = F.log_softmax(beams.full_pass()[0] * case.logit_unit, -1).gather(-1, tokens[:, 1:, None])
-            scores.append(log_p[:, row.tokens.size(1) - 1 :].mean(1))
+            scores.append(log_p[:, row.tokens.size(1) - 1 :].mean(1) / max(1.0, case.logit_unit))
         deviations.append(deviation(*scores).named(f"prompt {b}"))
     return worst(deviations)
 

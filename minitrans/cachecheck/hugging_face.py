@@ -267,9 +267,8 @@ class EncoderDecoder(HFModel):
     def feed(self, tokens: Tensor, cache: DecodingState, mask: Tensor | None = None) -> list[Tensor]:
         """With the cache."""
         cache.n_fed += tokens.size(1)
-        return self._logits_and_weights(
-            self._run(cache.memory, tokens, past_key_values=cache.cache, use_cache=True), cache.n_fed
-        )
+        output = self._run(cache.memory, tokens, past_key_values=cache.cache, use_cache=True)
+        return self._logits_and_weights(output, cache.n_fed)
 
     def _run(self, memory: Any, tokens: Tensor, **how: Any) -> Any:
         encoded, _, src_mask = memory

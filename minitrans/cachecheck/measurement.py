@@ -146,11 +146,10 @@ class Check:
 
     @default_modes()
     def run(self, subjects: Mapping[torch.dtype, Any], may_lack: bool = False) -> Result:
-        """Measure in the first dtype of `subjects`, and in those of the check's lower dtypes that are among them.
+        """Measure in the first dtype of `subjects` that offers what is asked, and in the check's lower dtypes after it.
 
-        The first is float64, unless the model cannot compute in it, or does not offer there what is asked. A check that
-        raises has failed, with an infinite deviation; but with `may_lack`, a `NotOfferedError` means that the model
-        does not offer what is asked.
+        The first is float64, if the model computes in it. A check that raises has failed, with an infinite deviation;
+        but with `may_lack`, a `NotOfferedError` means that the model does not offer what is asked.
         """
         began = time.perf_counter()
         errors: dict[torch.dtype, Deviation] = {}

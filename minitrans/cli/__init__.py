@@ -88,9 +88,8 @@ def error_message(error: Exception) -> str | None:
     if isinstance(error, UserError):
         text = " ".join(line.strip() for line in str(error).splitlines())
         return text if len(text) < 900 else f"{text[:400]} ... {text[-400:]}"  # names in it may have any length
-    if isinstance(error, MemoryError) or re.search(
-        "not enough memory|[Cc]an.{1,2}t allocate|out of memory", str(error)
-    ):
+    no_memory = re.search("not enough memory|[Cc]an.{1,2}t allocate|out of memory", str(error))
+    if no_memory or isinstance(error, MemoryError):
         return "there is not enough memory; process less at once, with a lower --batch-tokens or data.batch_tokens"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EMFILE):
         discard_stdout()

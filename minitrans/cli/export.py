@@ -39,7 +39,6 @@ def export_command(args: Namespace) -> int:
     translator, folder = Translator.load(args.run), Path(args.output)
     format.export(translator.bundle, folder, **{"license": args.license} if args.license else {})
     print(f"engine: {folder}", file=sys.stderr)
-    scored = {}
     if pairs is not None:
         from minitrans.translate.metrics import score_systems
 
@@ -52,7 +51,7 @@ def export_command(args: Namespace) -> int:
         for name, outputs in by_engine.items():
             n_different = sum(a != b for a, b in zip(own, outputs, strict=True))
             print(f"{name}: {n_different} of {len(own)} translations differ from those of minitrans")
-    if args.format == "transformers" and scored:
-        measured = {Path(args.source).name: scored["transformers float32"]}
-        format.write_card(folder, translator.bundle, args.license, measured)
+        if args.format == "transformers":
+            measured = {Path(args.source).name: scored["transformers float32"]}
+            format.write_card(folder, translator.bundle, args.license, measured)
     return 0

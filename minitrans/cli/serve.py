@@ -28,7 +28,7 @@ def add_serve_flags(parser: Parser) -> None:
 
 def parse_origin(text: str) -> str:
     """A site as browsers name it: in lower case, without the default port."""
-    if not re.fullmatch(r"(?ai)\*|(?:https?|[a-z]+-extension)://([\w.-]+|\[[\da-fA-F:]+\])(:\d+)?", text):
+    if not re.fullmatch(r"(?ai)\*|(?:https?|[a-z-]+-extension)://([\w.-]+|\[[\da-fA-F:]+\])(:\d+)?", text):
         raise ArgumentTypeError(f"it must be a site without a path, such as https://example.org, or *, not {text}")
     site = text.lower()
     return site.removesuffix(":443" if site.startswith("https") else ":80")

@@ -38,7 +38,9 @@ def add_translate_flags(parser: Parser) -> None:
     n_best = "write the best N of the --beam K translations of each line: number of the line, score, text"
     parser.add_argument("--n-best", type=positive_int, metavar="N", help=n_best)
     parser.add_argument(
-        "--scores", action="store_true", help="write each translation's score before it, and unsure if it may be wrong"
+        "--scores",
+        action="store_true",
+        help="write each translation's score before it, and unsure if many such are wrong",
     )
     parser.add_argument(
         "--sample", type=positive_int, metavar="N", help="draw each token from the N likeliest; not with --beam"

@@ -166,7 +166,7 @@ def _check_private(path: Path) -> None:
 
 def _first_error(failed: subprocess.CalledProcessError) -> str:
     """The first line in which a compiler says what is wrong."""
-    said = re.search(r"(?m)^.*(?:error|ld): .*$", failed.stderr) or re.search(r"\S.*", failed.stderr)
+    said = re.search(r"(?m)^.*(?:error|\bld): .*$", failed.stderr) or re.search(r"\S.*", failed.stderr)
     return said[0].strip() if said else f"exit status {failed.returncode}"
 
 

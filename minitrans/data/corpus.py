@@ -142,11 +142,8 @@ def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | No
         tokenizer = Tokenizer.train(chain(*reader.preprocess_pairs(*pairs)), config)
         write_file(path, tokenizer.proto)
     if tokenizer.vocab_size < config.vocab_size:
-        logger.warning(
-            "the text yields only %d of the %d pieces asked for: tokenizer.vocab_size is lowered to that",
-            tokenizer.vocab_size,
-            config.vocab_size,
-        )
+        words = "the text yields only %d of the %d pieces asked for: tokenizer.vocab_size is lowered to that"
+        logger.warning(words, tokenizer.vocab_size, config.vocab_size)
     return tokenizer
 
 

@@ -122,10 +122,8 @@ class Noise:
         fits = [all(0 < len(side) <= self._longest for side in pair) for pair in zip(*noisy, strict=True)]
         place = np.arange(len(numbers))  # among the rows as they are and, behind them, the changed ones
         place[chosen[fits]] = len(numbers) + np.flatnonzero(fits)
-        noisy_src, noisy_tgt = (
-            pa.concat_arrays([rows, id_rows(more)]).take(place) for rows, more in zip((src, tgt), noisy, strict=True)
-        )
-        return noisy_src, noisy_tgt
+        noisy_src, noisy_tgt = map(id_rows, noisy)
+        return pa.concat_arrays([src, noisy_src]).take(place), pa.concat_arrays([tgt, noisy_tgt]).take(place)
 
     def _add_noise(self, source: str, target: str, random_bits: int) -> Pair:
         """A pair with noise, chosen by `random_bits`, which must be low enough to give some."""

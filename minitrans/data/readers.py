@@ -66,7 +66,8 @@ def open_splits(config: DataConfig) -> dict[str, Callable[[], OpenSplit]]:
     Raises:
         UserError: The corpus is missing, or its files do not fit together; in the call, they cannot be read.
     """
-    if not is_path(config.path):
+    # A hub name is owner/name where `owner` is not a folder here.
+    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", config.path) and not os.path.isdir(Path(config.path).parent):
         return _open_hub(config)
     return {split: partial(_open_split_files, split, parts, config) for split, parts in _find_files(config).items()}
 
@@ -92,11 +93,6 @@ def iter_pair_tables(split: OpenSplit, n_pairs: int, config: DataConfig) -> Iter
         raise UserError(
             f"{split.where}: cannot read further ({reason}); use --resume to continue a run that has begun"
         ) from error
-
-
-def is_path(path: str) -> bool:
-    """Tell a folder, existing or not, from a hub name: owner/name where `owner` is not a folder here."""
-    return os.path.isdir(Path(path).parent) or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", path)
 
 
 def _open_hub(config: DataConfig) -> dict[str, Callable[[], OpenSplit]]:

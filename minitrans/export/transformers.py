@@ -90,7 +90,7 @@ class Engine(NamedTuple):
 def export(bundle: Bundle, folder: Path, license: str | None = None) -> None:
     """Write a new folder, whole or not at all, from a trained model, float32, on the CPU.
 
-    It holds the weights, the tokenizer, settings, and a README.md that is a model card for the hub, with a license.
+    It holds the weights, the tokenizer, settings, and a README.md that is a model card for the hub (with `license`).
 
     Raises:
         UserError: The folder already exists, or cannot be written; or transformers cannot compute this model: it has

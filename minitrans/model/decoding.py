@@ -224,7 +224,7 @@ def beam_search(
         For each row its hypotheses, the best first: K, or fewer where the vocabulary has no more.
 
     Raises:
-        ValueError: The source is longer than `max_len`, or padded on the left.
+        ValueError: The source is longer than `max_len`, or padded on the left; or `beam` is below 1.
 
     Source: Wu et al. 2016, section 7, with a plain power of the length.
     """

@@ -23,7 +23,7 @@ def sample(stepper: Stepper[AnyState], src_ids: Tensor, top: int, seed: int) -> 
         For each row its target tokens, without BOS and EOS.
 
     Raises:
-        ValueError: The source is longer than `max_len`, or padded on the left.
+        ValueError: The source is longer than `max_len`, or padded on the left; or `top` is below 1.
 
     Source: Fan et al. 2018, section 3.1 (top-k random sampling).
     """

@@ -218,8 +218,7 @@ class Transformer(nn.Module):
         Raises:
             ValueError: The source is longer than `max_len`.
         """
-        memory, src_mask, _ = self.run_encoder(src_ids)
-        return memory, src_mask
+        return self.run_encoder(src_ids)[:2]
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
         """The full masked pass: int64 (B, T) -> logits (B, T, V); the rest is from `encode`. Errors as in `forward`."""

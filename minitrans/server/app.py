@@ -112,7 +112,7 @@ class Api:
 
     def serve(self, listening: socket.socket) -> None:
         """Serve until SIGTERM, SIGHUP or Ctrl-C; then answer the requests already accepted, for up to half a minute."""
-        if signal.getsignal(signal.SIGHUP) not in (signal.SIG_IGN, signal.SIG_DFL):  # which uvicorn does not know
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # of these, uvicorn handles only the other two
             signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
         config = uvicorn.Config(
             self,
@@ -128,8 +128,7 @@ class Api:
 
     async def _translate(self, request: Request) -> Response:
         params = await self._params_within_limits(request)
-        q = params.get("q") or _refuse("Invalid request: missing q parameter")
-        texts: list[str] = q if isinstance(q, list) else [q]
+        texts = _required_texts(params)
         source, target = _required_text(params, "source"), _required_text(params, "target")
         form = params.get("format") or "text"
         if form not in ("text", "html"):
@@ -157,11 +156,12 @@ class Api:
             answer["translatedText"].append("".join(pieces))
         if detected:
             answer["detectedLanguage"] = detected * len(texts)
-        return JSONResponse(answer if isinstance(q, list) else {name: of_text for name, (of_text,) in answer.items()})
+        if not isinstance(params["q"], list):
+            return JSONResponse({name: of_text for name, (of_text,) in answer.items()})
+        return JSONResponse(answer)
 
     async def _detect(self, request: Request) -> Response:
-        params = await self._params_within_limits(request)
-        texts = params["q"] if isinstance(params.get("q"), list) else [_required_text(params, "q")]
+        texts = _required_texts(await self._params_within_limits(request))
         return JSONResponse(self._detected_languages("\n".join(texts)))
 
     async def _languages(self, _: Request) -> Response:
@@ -199,8 +199,6 @@ class Api:
         counts = {**self._counts, "minitrans_waiting_requests": len(self._queue.list_waiting_requests())}
         text = "".join(f"{name} {value}\n" for name, value in sorted(counts.items()))
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
-
-    # -- what the handlers share -------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def _queue_lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -301,6 +299,12 @@ class Api:
 
 def _refuse(message: str, status: int = 400) -> NoReturn:
     raise HTTPException(status, message)
+
+
+def _required_texts(params: Any) -> list[str]:
+    """The texts of `q`, which may be one or a list of them."""
+    q = params.get("q") or _refuse("Invalid request: missing q parameter")
+    return q if isinstance(q, list) else [q]
 
 
 def _required_text(params: Any, name: str) -> str:

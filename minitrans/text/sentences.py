@@ -13,7 +13,7 @@ _AFTER_WORD = (
     r"(?=(?!(?-i:[IVXLC]{{2,}}|[VX])\b)[^\W\d]+\b)"  # but Art. IV
 )
 _ENGLISH_SHORT_FORMS = r"|(?-i:u|r|plz|btw|(?:min|sec|hr)(?=\. [A-Z]))"
-_INITIAL = re.compile(r"(?<!\w)[^\W\d_]\. ?$")  # M. Dupont, D. Juan; but English has: It is I.
+_INITIAL = re.compile(r"(?<!\w)[A-ZÀ-ÞЀ-Я]\. ?$")  # M. Dupont, D. Juan; but English has: It is I.
 
 
 def split_sentences(line: str, language: str) -> list[str]:
@@ -31,7 +31,7 @@ def split_sentences(line: str, language: str) -> list[str]:
     after_word = _AFTER_WORD.format(_ENGLISH_SHORT_FORMS if is_english else "")
     while start < len(line):
         window = line[start : start + LONG_LINE_LENGTH]  # finding the ends of quotations takes quadratic time
-        window = re.sub(ADDRESS, lambda address: "x" * len(address[0]), window)  # is never cut
+        window = re.sub(r"[!-~]+", lambda run: re.sub(ADDRESS, lambda found: "x" * len(found[0]), run[0]), window)
         segments = segment(base_language(language), window)
         if start + LONG_LINE_LENGTH < len(line):
             segments = segments[:-1] or [line[start:]]  # the last one may go on

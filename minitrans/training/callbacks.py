@@ -128,7 +128,7 @@ class StopIfNotFinite(Callback):
         if not all(bool(numbers.isfinite().all()) for numbers in (loss, *weights)):
             data, good = trainer.datamodule, step_checkpoints_newest_first(self.folder)  # type: ignore[attr-defined]
             assert isinstance(data, TranslationDataModule)
-            logger.warning("step %d: the loss or a weight is not finite; its pairs are being looked for", step)
+            logger.warning("step %d: the loss or a weight is not finite; looking for the pairs of its batch", step)
             lines = sorted({*chain.from_iterable(all_gather(data.find_line_numbers(batch)))})
             raise UserError(
                 f"training failed at step {step}: the loss is {loss.item():g}, or a weight is not finite after it; "

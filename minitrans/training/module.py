@@ -84,7 +84,7 @@ class TranslationModule(LightningModule):
             lr=config.learning_rate,
             betas=(0.9, 0.98),
             weight_decay=config.weight_decay,
-            fused=self.trainer.precision != "16-mixed" or None,  # it unscales gradients in the step, too late to clip
+            fused=None if self.trainer.precision == "16-mixed" else True,  # fused unscales gradients too late to clip
         )
         total_steps = int(self.trainer.estimated_stepping_batches)
         scheduler = LambdaLR(optimizer, lambda step: warmup_cosine(step, config.warmup_steps, total_steps))

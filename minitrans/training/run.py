@@ -128,10 +128,8 @@ def train(config: RunConfig) -> dict[str, Scores]:
         bundle, scores = _score_bundle(config, bundle, data)
         curve = chart_as_svg(partial(plot_training_curve, config.run_dir / METRICS, kept=best["global_step"]))
         write_file(config.run_dir / CURVE, curve)
-        step, n_parameters = best["global_step"], sum(p.numel() for p in model.parameters())
-        card = render_template(
-            "run_card.md", config=config, bundle=bundle, scores=scores, step=step, n_parameters=n_parameters
-        )
+        numbers = {"step": best["global_step"], "n_parameters": sum(p.numel() for p in model.parameters())}
+        card = render_template("run_card.md", config=config, bundle=bundle, scores=scores, **numbers)
         write_file(config.run_dir / CARD, card)
         save_bundle(config.run_dir, bundle)
         return scores
@@ -148,13 +146,10 @@ def _make_model(config: RunConfig, tokenizer: Tokenizer, start: Bundle | None) -
     sizes = config.transformer_config(**{name: getattr(tokenizer, name) for name in SETTINGS_FROM_TOKENIZER})
     model = Transformer(sizes)
     if start:
-        free = {name: getattr(sizes, name) for name in ("dropout", "attention_dropout", "max_len")}
-        was, now = asdict(start.model.config) | free, asdict(sizes)
-        for name in now:
-            if was[name] != now[name]:
-                raise UserError(
-                    f"model.{name} is {now[name]}, and {was[name]} in the run of training.init_from; give it the same"
-                )
+        for name, now in asdict(sizes).items():
+            was = getattr(start.model.config, name)
+            if was != now and name not in ("dropout", "attention_dropout", "max_len"):
+                raise UserError(f"model.{name} is {now}, and {was} in the run of training.init_from; give it the same")
         model.load_state_dict(start.model.state_dict())
     return model
 
@@ -207,9 +202,8 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
         callbacks.LossAndRateLogger(run_dir / METRICS, every=config.trainer["log_every_n_steps"]),
         checkpoints.CheckpointWriter(run_dir / CHECKPOINTS, config.training, early),
     ]
-    tensorboard = TensorBoardLogger(  # which is to show no step twice
-        run_dir, name="", version=TENSORBOARD, purge_step=checkpoints.ckpt_step(checkpoint) if checkpoint else None
-    )
+    purge_step = checkpoints.ckpt_step(checkpoint) if checkpoint else None  # TensorBoard is to show no step twice
+    tensorboard = TensorBoardLogger(run_dir, name="", version=TENSORBOARD, purge_step=purge_step)
     try:
         trainer = Trainer(
             **config.trainer | {"log_every_n_steps": 0},  # `LossAndRateLogger` does it
@@ -231,8 +225,8 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
         )
     if trainer.world_size != (n := trainer.num_devices * trainer.num_nodes):
         raise UserError(
-            f"processes that torchrun or Slurm has started: {trainer.world_size}; of trainer.devices and "
-            f"trainer.num_nodes: {n}; give the same number"
+            f"torchrun or Slurm has started {trainer.world_size} processes, but trainer.devices and trainer.num_nodes "
+            f"ask for {n}; give the same number"
         )
     alone = isinstance(getattr(trainer.strategy, "cluster_environment", None), LightningEnvironment)
     if trainer.num_nodes > 1 and alone and "MASTER_ADDR" not in os.environ:  # they would wait for each other for ever

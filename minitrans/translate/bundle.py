@@ -29,7 +29,7 @@ MAX_SMALL_FILE_BYTES = 1 << 26  # bytes; a SentencePiece model of 250,000 pieces
 
 @dataclass(frozen=True)
 class Threshold:
-    """The score below which a translation is probably wrong, and what wrong means; see `metrics.choose_threshold`.
+    """The score below which translations are often wrong, and what wrong means; see `metrics.choose_threshold`.
 
     Attributes:
         score: A mean log-probability, in nats per token.
@@ -51,7 +51,7 @@ class Bundle:
         source, target: Languages translated from and to, say "en" and "zh".
         source_words: The different words seen in training, as `reading.split_lowercase_words` splits sources, each
             with its rank by frequency, from 0; None where they are not known.
-        threshold: When a translation is probably wrong; None where that is not known.
+        threshold: When a translation is unsure; None where that is not known.
     """
 
     model: Transformer

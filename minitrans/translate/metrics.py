@@ -1,4 +1,4 @@
-"""How good translations are: BLEU and chrF by sacreBLEU, and exact match; and which are probably wrong."""
+"""How good translations are: BLEU and chrF by sacreBLEU, and exact match; and which are often wrong."""
 
 import logging
 from collections.abc import Sequence
@@ -231,9 +231,8 @@ def _wrong_mask(
 ) -> "np.typing.NDArray[np.bool_]":
     """Which translations equal no reference, and have a sentence chrF below `chrf` if that is given."""
     metric = CHRF()
-    return np.array(
-        [
-            text not in right and (chrf is None or metric.sentence_score(text, right).score < chrf)
-            for (text, *_), right in zip(translations, references, strict=True)
-        ]
-    )
+    wrong = [
+        text not in right and (chrf is None or metric.sentence_score(text, right).score < chrf)
+        for (text, *_), right in zip(translations, references, strict=True)
+    ]
+    return np.array(wrong)

@@ -65,9 +65,9 @@ class Translation(NamedTuple):
         attention: Where the model looked; None if it was not asked for, or the line has no or several sentences.
         unknown_words: The words of the line that were not seen in training and are not copied, see
             `Translator.unknown_words`.
-        unsure: Whether it is probably wrong: there are such words; or it changes a number (`has_changed_numbers`) or
-            loses a value to copy; or the mean log-probability of a sentence's tokens, which is its score with length
-            penalty 1, is below the run's threshold, if it has one.
+        unsure: Whether many such translations are wrong: there are such words; or it changes a number
+            (`has_changed_numbers`) or loses a value to copy; or the mean log-probability of a sentence's tokens, which
+            is its score with length penalty 1, is below the run's threshold, if it has one.
     """
 
     text: str
@@ -267,7 +267,7 @@ class Translator:
         length_penalty: float,
         attention: bool = False,
     ) -> Translation:
-        """The hypotheses for the sentences of a line as one text, and whether it is probably wrong."""
+        """The hypotheses for the sentences of a line as one text, and whether it is unsure."""
         log_prob, n_tokens = (sum(getattr(each, name) for each in hypotheses) for name in ("log_prob", "n_tokens"))
         threshold, unknown = self.bundle.threshold, self.unknown_words(line, text)
         low = threshold is not None and any(

@@ -173,12 +173,6 @@ def model_and_id_pairs(
     """Put sentences of piece ids, without special ids, into tensors; a float64 copy of the model is taken."""
     config = model.config
     batch = collate(sources, targets, config.pad_id, config.bos_id, config.eos_id)
-    return ModelAndPairs(
-        model=copy.deepcopy(model).to("cpu", torch.float64).eval().requires_grad_(),
-        src_ids=batch.src_ids,
-        tgt_in=batch.tgt_in,
-        tgt_out=batch.tgt_out,
-        decode_batches=[
-            to_padded_tensor(id_rows(rows), config.pad_id, eos_id=config.eos_id) for rows in decode_batches
-        ],
-    )
+    exact = copy.deepcopy(model).to("cpu", torch.float64).eval().requires_grad_()
+    to_decode = [to_padded_tensor(id_rows(rows), config.pad_id, eos_id=config.eos_id) for rows in decode_batches]
+    return ModelAndPairs(exact, *batch, to_decode)

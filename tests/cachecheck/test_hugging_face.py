@@ -167,9 +167,8 @@ def test_a_failed_check_ends_with_code_1_and_is_explained(tmp_path: Path, monkey
     code, out, _ = run_cli("verify", "--model", "gpt2", "--report", tmp_path / "issue.md")
     assert code == 1
     text = (tmp_path / "issue.md").read_text(encoding="utf-8")
-    assert re.search(
-        r"^\| padding.left-mask-alone \| .* \| 1e-12 \| .*: padding is not attended to, but counted", text, re.M
-    )
+    row = r"^\| padding.left-mask-alone \| .* \| 1e-12 \| .*: padding is not attended to, but counted"
+    assert re.search(row, text, re.M)
     program, printed = re.findall(r"^```\w+\n(.*?)^```", text, re.M | re.S)
     assert "minitrans" not in program
     assert min(json.loads(printed)) > 0.1  # as a process that ran the program printed it
@@ -219,9 +218,8 @@ def test_programs_of_an_issue_pass_a_right_model(
     programs = [*issue.candidate_programs(random_case(model), model, name, checks, FLOAT64_TOLERANCE)]
     assert len(programs) == n_programs
     assert ["position_ids" in program for program in programs[2:]] in ([], [True, False])
-    assert issue.issue_markdown(Report([]), model, name).startswith(
-        f"# {type(model.model).__name__}: no check of its cache fails"
-    )
+    title = f"# {type(model.model).__name__}: no check of its cache fails"
+    assert issue.issue_markdown(Report([]), model, name).startswith(title)
     for program in programs:
         with torch.random.fork_rng(), torch.enable_grad(), contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(program, {})

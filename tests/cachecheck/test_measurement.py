@@ -132,9 +132,8 @@ def test_a_check_passes_up_to_its_tolerance(measured: float, passed: bool) -> No
 def test_a_check_that_fails_in_any_dtype_has_failed(wrong: torch.dtype) -> None:
     result = run_measure(lambda dtype: float(dtype == wrong), 1e-12, *LOWER_DTYPES)
     assert not result.passed
-    assert {name: m.measured for name, m in result.by_dtype.items()} == {
-        dtype_name(dtype): dtype == wrong for dtype in (torch.float64, *LOWER_DTYPES)
-    }
+    want = {dtype_name(dtype): dtype == wrong for dtype in (torch.float64, *LOWER_DTYPES)}
+    assert {name: m.measured for name, m in result.by_dtype.items()} == want
 
 
 def test_a_check_that_raises_has_failed_and_says_why(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -63,11 +64,9 @@ class Toy(CachedModel[ToyCache]):
             name: torch.randn(*shape, generator=random, dtype=torch.float64).to(dtype)
             for name, shape in {"tokens": (V, D), "positions": (MAX_LEN, D), "out": (D, V)}.items()
         }
-        for i in range(LAYERS):
-            for name in "qkv":
-                for kind in ("own", "source"):
-                    w = 0.5 * torch.randn(D, D, generator=random, dtype=torch.float64)
-                    self.weights[f"{kind}.{name}.{i}"] = w.to(dtype)
+        for i, name, kind in product(range(LAYERS), "qkv", ("own", "source")):
+            w = 0.5 * torch.randn(D, D, generator=random, dtype=torch.float64)
+            self.weights[f"{kind}.{name}.{i}"] = w.to(dtype)
         self.tokens.weight = nn.Parameter(self.weights["tokens"])
         self.way = ""  # in which tokens are being generated
         self.newest: ToyCache | None = None

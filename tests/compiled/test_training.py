@@ -202,12 +202,12 @@ def test_parameters_may_get_other_memory_before_the_backward_pass() -> None:
         parameter.data = torch.full_like(parameter, torch.nan)
     others = [torch.full_like(parameter, torch.nan) for parameter in parameters]  # in memory just freed
     assert all(map(torch.equal, torch.autograd.grad(loss, parameters), want))
-    assert len(others) == len(want)
+    assert others  # alive until here
 
 
 def test_nan_in_a_feed_forward_network_is_not_lost() -> None:
     model = random_model(4)
-    model.decoder.layers[-1].ff.w_1.weight.data[0, 0] = torch.nan
+    model.get_parameter("decoder.layers.1.ff.w_1.weight").data[0, 0] = torch.nan
     assert all(run(model, SMALL_BATCH)[1].isnan() for run in (compiled_forward_backward, plain_forward_backward))
 
 

@@ -56,12 +56,8 @@ def contents(kind: str, pairs: Pairs, names: tuple[str, str]) -> dict[str, bytes
 
 def stand_in_for_the_hub(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Read a repository owner/name from that path in `folder` instead of from the hub."""
-    load_dataset = datasets.load_dataset
-
-    def stand_in(path: str, *arguments: object, **keywords: object) -> object:
-        return load_dataset(str(folder / path), *arguments, **keywords)
-
-    patch.setattr(datasets, "load_dataset", stand_in)
+    load = datasets.load_dataset
+    patch.setattr(datasets, "load_dataset", lambda path, *rest, **named: load(str(folder / path), *rest, **named))
 
 
 def decode_pairs(batches: Iterable[Batch], tokenizer: Tokenizer) -> Pairs:

@@ -177,9 +177,8 @@ def test_the_layouts_of_the_hub_are_read(values: tuple[str, str, str | None], st
 @pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_hub_data_set_without_configuration_or_valid_split_is_refused(streaming: bool) -> None:
-    with pytest.raises(
-        UserError, match=r"opus-100 is not a folder here, and .*'en-zh'.*; to use your own text"
-    ) as caught:
+    message = r"opus-100 is not a folder here, and .*'en-zh'.*; to use your own text"
+    with pytest.raises(UserError, match=message) as caught:
         load_corpus(DataConfig("Helsinki-NLP/opus-100", "en", "zh", streaming=streaming))
     assert len(str(caught.value).splitlines()) == 1
     with pytest.raises(UserError, match=r"opus-100 has no valid split, only: train; .* or set data\.splits"):
@@ -440,24 +439,19 @@ def test_many_pairs_are_tokenized_by_several_processes(
     corpus: DatasetDict, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     expected = tokenize_corpus(corpus, tokenizer, cache_dir=str(tmp_path / "one"))
-    here, encode_batch = os.getpid(), Tokenizer.encode_batch
+    here, encode_batch, fails_elsewhere = os.getpid(), Tokenizer.encode_batch, False
 
-    def elsewhere(self: Tokenizer, lines: list[str]) -> list[list[int]]:
-        assert os.getpid() != here
+    def encode_in_one_place(self: Tokenizer, lines: list[str]) -> list[list[int]]:
+        assert (os.getpid() == here) == fails_elsewhere
         return encode_batch(self, lines)
 
-    monkeypatch.setattr(Tokenizer, "encode_batch", elsewhere)
+    monkeypatch.setattr(Tokenizer, "encode_batch", encode_in_one_place)
     monkeypatch.setattr(corpus_module, "_PAIRS_PER_PROCESS", 2)
     monkeypatch.setattr(corpus_module, "_n_cores", lambda: 2)
     for _ in range(2):
         for split, pairs in tokenize_corpus(corpus, tokenizer).items():
             assert pairs[:] == expected[split][:]
-
-    def fail_elsewhere(self: Tokenizer, lines: list[str]) -> list[list[int]]:
-        assert os.getpid() == here
-        return encode_batch(self, lines)
-
-    monkeypatch.setattr(Tokenizer, "encode_batch", fail_elsewhere)
+    fails_elsewhere = True
     for split, pairs in tokenize_corpus(corpus, tokenizer, cache_dir=str(tmp_path / "failing")).items():
         assert pairs[:] == expected[split][:]
 

@@ -53,9 +53,8 @@ def two_epochs(batches: Iterable[tuple[int, IdPairs]]) -> list[IdPairs]:
 
 def add_noise(tokenizer: Tokenizer, pairs: Pairs, shares: dict[str, float], max_len: int = 500) -> Pairs:
     src, tgt = (id_rows(tokenizer.encode_batch(side)) for side in zip(*pairs, strict=True))
-    changed = Noise(shares, tokenizer, "zh-CN", max_len, 5)(
-        src, tgt, 2, np.arange(len(pairs)), np.ones(len(pairs), bool)
-    )
+    noise = Noise(shares, tokenizer, "zh-CN", max_len, 5)
+    changed = noise(src, tgt, 2, np.arange(len(pairs)), np.ones(len(pairs), bool))
     return [*zip(*(map(tokenizer.decode, side.to_pylist()) for side in changed), strict=True)]
 
 
@@ -144,9 +143,8 @@ def test_half_of_the_pairs_of_the_first_epochs_are_reversed(tmp_path: Path, way:
     def reversed_pairs(**more: Any) -> list[set[str]]:
         """The reversed pairs of each epoch; all others are as without the setting."""
         found: dict[int, list[str]] = {}
-        for (epoch, pairs), (same_epoch, others) in zip(
-            first_batches(0, **more), first_batches(2, **more), strict=True
-        ):
+        batches = zip(first_batches(0, **more), first_batches(2, **more), strict=True)
+        for (epoch, pairs), (same_epoch, others) in batches:
             flags = [other != pair for pair, other in zip(pairs, others, strict=True)]
             assert epoch == same_epoch
             assert others == [pair[::-1] if flag else pair for pair, flag in zip(pairs, flags, strict=True)]

@@ -100,14 +100,11 @@ def test_a_corpus_is_read_through_a_web_server(tmp_path: Path, tokenizer: Tokeni
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}/corpus"
-        read = read_until(loader(data_config(address), tokenizer), len(TRAIN))
-        assert batch_source_ids(read) == batch_source_ids(
-            read_until(loader(data_config(folder), tokenizer), len(TRAIN))
-        )
+        read, same = (read_until(loader(data_config(path), tokenizer), len(TRAIN)) for path in (address, folder))
+        assert batch_source_ids(read) == batch_source_ids(same)
         assert load_corpus(data_config(address))["valid"][:] == load_corpus(data_config(folder))["valid"][:]
-        with pytest.raises(
-            UserError, match=r"cannot read data\.path http://127.*/gone: .*; give a folder with train\.en"
-        ):
+        message = r"cannot read data\.path http://127.*/gone: .*; give a folder with train\.en"
+        with pytest.raises(UserError, match=message):
             load_corpus(data_config(f"{address}/gone"))
         server.shutdown()
 

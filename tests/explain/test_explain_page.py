@@ -120,7 +120,7 @@ def test_omissions_are_reported_and_the_last_layers_are_kept(
     monkeypatch.setattr("minitrans.explain.page.MAX_WEIGHT_BYTES", n_weights * 16 // 3)
     html = ExplanationPage([replace(traced, max_forbidden_weight=0.25, n_padded=1)] * 2).html
     assert "only the attention of the last 1 of 3 layers is shown." in html
-    assert "not all sentences are shown: only the first 1." in html
+    assert "only the first 1 sentences are shown." in html
     data = page_data(html)
     assert data["layers"] == [3]
     (shown,) = data["sentences"]
@@ -137,8 +137,8 @@ def test_sentences_without_room_on_the_page_are_not_traced(
     translated = Mock(wraps=translator.translations)
     monkeypatch.setattr(translator, "translations", translated)
     page = minitrans.explain(translator, ["I love you."] * 3)
-    assert (len(page.sentences), "not all sentences are shown: only the first 1." in page.html) == (1, True)
-    assert translated.call_count == 2  # nor are they translated
+    assert (len(page.sentences), "only the first 1 sentences are shown." in page.html) == (1, True)
+    assert translated.call_count == 2  # one more than fits, and no third
     with pytest.raises(UserError, match="there is no text to explain"):
         minitrans.explain(translator, "I love you.", limit=0)
 

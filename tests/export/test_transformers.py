@@ -248,10 +248,8 @@ def test_pad_and_bos_are_never_written(tmp_path: Path) -> None:
     bundle = untrained_bundle(tokenizer_of("bpe"), "en", "zh", tie_embeddings=False)
     force_constant_token_ranking(bundle.model, bundle.tokenizer.pad_id, bundle.tokenizer.bos_id, 300)
     export(bundle, tmp_path / "engine")
-    ids = export_transformers.decode_exported(
-        load_engine(tmp_path / "engine"), bundle, torch.tensor([[7, bundle.tokenizer.eos_id]])
-    )
-    assert ids == [[300] * 14]
+    engine, row = load_engine(tmp_path / "engine"), torch.tensor([[7, bundle.tokenizer.eos_id]])
+    assert export_transformers.decode_exported(engine, bundle, row) == [[300] * 14]
 
 
 # -- the command ----------------------------------------------------------------------------------------------------

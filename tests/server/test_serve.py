@@ -103,9 +103,8 @@ def test_paragraphs_are_translated_sentence_by_sentence(translator: Translator, 
     with TestClient(Api([splitting], 5000, 0, 9)) as server:
         answer = server.post("/translate", json={"q": "\n".join(lines), **EN_ZH_PARAMETERS})
     translated = answer.json()["translatedText"]
-    assert translated.replace(" ", "").split("\n") == [
-        "".join(translator.translate([*each])).replace(" ", "") for each in (sentences, [""], ["I love you."])
-    ]
+    want = ["".join(translator.translate([*each])).replace(" ", "") for each in (sentences, [""], ["I love you."])]
+    assert translated.replace(" ", "").split("\n") == want
     assert run_cli("translate", tiny_run, "--split-sentences", stdin="\n".join(lines).encode())[1] == translated + "\n"
     assert run_cli("translate", tiny_run, stdin="\n".join(lines).encode())[1] != translated + "\n"
 
@@ -209,10 +208,7 @@ def test_the_detected_language_is_that_of_the_run_that_knows_most_words(translat
         ({"q": ["a", 1], **EN_ZH_PARAMETERS}, "q is not text"),
         ({"q": "a", "source": ["en"], "target": "zh"}, "missing source parameter"),
         ({"q": ["a" * 150] * 2, **EN_ZH_PARAMETERS}, "q has 301 characters, the limit is 300"),
-        (
-            {"q": "\na b" + " cat" * 60, **EN_ZH_PARAMETERS},
-            "'a b cat cat cat cat cat cat cat cat cat '... has ",
-        ),
+        ({"q": "\na b" + " cat" * 60, **EN_ZH_PARAMETERS}, "'a b cat cat cat cat cat cat cat cat cat '... has "),
         ([], "neither a form nor a JSON object"),
         ("[" * 9000, "the body cannot be read ("),
     ],
@@ -410,16 +406,10 @@ def test_two_hundred_clients_for_a_minute(tiny_run: Path, tmp_path: Path) -> Non
 def test_accepted_requests_are_answered_before_the_server_stops(tiny_run: Path, number: signal.Signals) -> None:
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip("the signal is ignored, as by nohup")
-    with running_server(tiny_run, "--char-limit", "100000") as server:
+    with ThreadPoolExecutor() as pool, running_server(tiny_run, "--char-limit", "100000") as server:
         address = f"http://127.0.0.1:{server.port}"
-        answers: list[str] = []
-
-        def ask() -> None:
-            answers.append(LibreTranslateAPI(address).translate("I love you.\n" * 4000, "en", "zh"))
-
-        asking = [threading.Thread(target=ask) for _ in range(2)]
-        for thread in asking:
-            thread.start()
+        translate, text = LibreTranslateAPI(address).translate, "I love you.\n" * 4000
+        answers = [pool.submit(translate, text, "en", "zh") for _ in range(2)]
         end, seen = time.monotonic() + 30, 0
         while seen < 2:  # one is computed and one waits, and not just for the moment before the first is begun
             counts = urllib.request.urlopen(f"{address}/metrics").read().decode()
@@ -427,10 +417,8 @@ def test_accepted_requests_are_answered_before_the_server_stops(tiny_run: Path, 
             assert time.monotonic() < end
             time.sleep(0.05)
         server.process.send_signal(number)
-        for thread in asking:
-            thread.join(60)
+        assert [answer.result(60).count("\n") for answer in answers] == [4000, 4000]
         assert server.process.wait(60) == 0
-    assert [text.count("\n") for text in answers] == [4000, 4000]
 
 
 # -- the page -------------------------------------------------------------------------------------------------------

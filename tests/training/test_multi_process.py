@@ -85,9 +85,8 @@ def test_several_processes_train_as_one_with_the_same_global_batches(
     assert (several / "words.txt").read_bytes() == (one / "words.txt").read_bytes()
     # Only the first process writes.
     assert {path.name for path in several.iterdir()} == {path.name for path in one.iterdir()}
-    assert (several / "README.md").read_text("utf-8") == (one / "README.md").read_text("utf-8").replace(
-        str(one), str(several)
-    )
+    card = (one / "README.md").read_text("utf-8")
+    assert (several / "README.md").read_text("utf-8") == card.replace(str(one), str(several))
     assert out.count("run folder: ") == out.count("valid: ") == 1
     n_left_out = 0 if read else 1  # a stream reports only its first buffer, which has no pair that is too long
     counts = [err.count(text) for text in ("left out", "precision: fp32", "val loss")]
@@ -169,7 +168,7 @@ def test_slurm_has_to_start_as_many_processes(corpus: Path, tmp_path: Path, monk
     for name, value in {"NTASKS": "1", "JOB_NAME": "train", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     flags = run_flags(corpus, tmp_path / "run", *TWO_PROCESSES)
-    said = "processes that torchrun or Slurm has started: 1; of trainer.devices and trainer.num_nodes: 2; "
+    said = "torchrun or Slurm has started 1 processes, but trainer.devices and trainer.num_nodes ask for 2; "
     assert refusal_message("train", *flags, unchanged=tmp_path).startswith(said)
 
 

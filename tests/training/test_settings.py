@@ -148,9 +148,9 @@ def weight_deviation(weights: Weights, model: Transformer) -> float:
 )
 def test_a_few_steps_follow_the_formulas(train: Train, setting: dict[str, Any]) -> None:
     settings = OptimizerSettings(**setting)
-    flags = [(f"--{'trainer' if 'grad' in name else 'training'}.{name}", str(value))
+    flags = [f"--{'trainer' if 'grad' in name else 'training'}.{name}={value}"
              for name, value in settings._asdict().items() if value != math.inf]  # fmt: skip
-    run = train(*(word for flag in flags for word in flag))
+    run = train(*flags)
     model, average = train_by_formula(run, settings)
     now, averaged = run.weights_and_average(6)
     assert weight_deviation(now, model) < 1e-7
@@ -242,9 +242,7 @@ def test_model_sizes_are_those_of_the_flags(train: Train) -> None:
         "d_model": 24, "n_heads": 3, "d_head": 5, "d_ff": 17, "n_layers": 2, "max_len": 50, "dropout": 0.2,
         "attention_dropout": 0.3, "tie_embeddings": False,
     }  # fmt: skip
-    run = train(
-        *(word for name, value in sizes.items() for word in (f"--model.{name}", str(value).lower())), max_steps=1
-    )
+    run = train(*(f"--model.{name}={str(value).lower()}" for name, value in sizes.items()), max_steps=1)
     bundle = load_bundle(run.folder)
     config = vars(bundle.model.config)
     assert {name: config[name] for name in sizes} == sizes

@@ -147,9 +147,8 @@ def test_scores_below_the_threshold_are_unsure_whatever_the_penalty(translator: 
     scores = sorted({t.score for row in plain for t in row})
     middle = scores[len(scores) // 2]
     doubting = Translator(replace(translator.bundle, threshold=Threshold(middle, None)))
-    assert [[t.unsure for t in row] for row in doubting.n_best(lines, beam)] == [
-        [t.score < middle for t in row] for row in plain
-    ]
+    want = [[t.score < middle for t in row] for row in plain]
+    assert [[t.unsure for t in row] for row in doubting.n_best(lines, beam)] == want
     for penalty in (0.0, 3.0):  # they rank the same hypotheses, and give other scores
         again = doubting.n_best(lines, beam, length_penalty=penalty)
         for row, others in zip(plain, again, strict=True):
