@@ -140,8 +140,7 @@ def likeliest_tokens(logits: Tensor, n: int, config: TransformerConfig) -> tuple
     """
     if n < 1:
         raise ValueError(f"n is {n}; it must be at least 1")
-    dtype = torch.promote_types(torch.float32, logits.dtype)
-    log_p = suppress_pad_bos(F.log_softmax(logits, dim=-1, dtype=dtype), config)
+    log_p = suppress_pad_bos(F.log_softmax(logits, -1, dtype=torch.promote_types(torch.float32, logits.dtype)), config)
     first = greedy_token_ids(logits, config)[:, None]  # topk may put any of several equal ones first
     others = log_p.scatter(1, first, -torch.inf).topk(min(n, log_p.size(1)) - 1)
     return torch.cat([log_p.gather(1, first), others.values], 1), torch.cat([first, others.indices], 1)

@@ -157,7 +157,8 @@ EQUIVALENT_MUTANTS = {
         "logits[..., [config.bos_id, config.pad_id]] = -torch.inf": "both columns get the same value",
         "return suppress_pad_bos(logits, config).argmax(1)": "dimension 1 of two is the last",
         "return log_p.gather(-1, ids[..., None])[..., -1]": "the only element is the first and the last",
-        "log_p = suppress_pad_bos(F.log_softmax(logits, dim=1, dtype=dtype), config)": "dimension 1 of two is the last",
+        "log_p = suppress_pad_bos(F.log_softmax(logits, 1, dtype=torch.promote_types(torch.float32, logits.dtype)), "
+        "config)": "dimension 1 of two is the last",
         "rows = range(len(limits))": "it is read alone, and replaced as a whole",
         "tokens = ids[:, -1]": "the only element is the first and the last",
         "log_p, ids = stepper.next_tokens(tokens, cache, 2)": "the likeliest of two is the likeliest",
@@ -243,15 +244,13 @@ EQUIVALENT_MUTANTS = {
         )},
         "compiler = shlex.split(command) or list(filter(shutil.which, ('c++', 'clang++', 'g++')))[:1]":
             "c++ is one of them",
-        **{f"parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, {rest}]":
-            "any key made of the same parts will do" for rest in (
-            "_cpu_features(), compiler, platform.libc_ver()",
-            "compiler, platform.libc_ver(), _cpu_features()",
-        )},
+        "parts = [source.read_bytes(), HEADER_PATH.read_bytes(), CXX_FLAGS, _cpu_features(), compiler]":
+            "any key made of the same parts will do",
+        "parts += [*map(os.path.realpath, filter(None, map(shutil.which, compiler))), platform.libc_ver()]":
+            "any key made of the same parts will do",
         "library = ctypes.CDLL(path)": "CDLL takes paths too",
         "with tempfile.TemporaryDirectory(prefix='compiling-') as folder:": "there is one file system here",
-        "subprocess.run([*command, '-o', made], check=True, capture_output=True, encoding='utf-8', errors='replace', "
-        "env=os.environ | {'LC_ALL': 'C'})": "subprocess takes paths too",
+        "words, env = ([*command, '-o', made], os.environ | {'LC_ALL': 'C'})": "subprocess takes paths too",
         "lines = info.read_text().splitlines() if (info := Path('/proc/cpuinfo')) else []": "Linux has the file",
         "return next((line for line in lines if line.startswith(('Features', 'flags'))), platform.machine())":
             "no file has both",
