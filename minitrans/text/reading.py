@@ -383,14 +383,14 @@ class Reader:
 
     def _correct_typo(self, word: str) -> str | None:
         """The commonest known word that is one typing error away, if any; `expansions` come first."""
+        if word in _ABBREVIATIONS:  # not mars for mrs
+            return None
         cuts = [(word[:i], word[i:]) for i in range(len(word) + 1)] if len(word) <= _MAX_TYPO_LENGTH else []
         edits = [a + b[1] + b[0] + b[2:] for a, b in cuts if len(b) > 1]  # letters swapped
         edits += [a + b[1:] for a, b in cuts if a and a[-1] == b[:1]]  # doubled
         if len(word) > 2:
             edits += [a + letter + b for a, b in cuts for letter in "abcdefghijklmnopqrstuvwxyz"]  # left out
             edits += [a + letter + b[1:] for a, b in cuts if b for letter in neighbouring_keys(b[0])]
-        if word in _ABBREVIATIONS:  # not mars for mrs
-            return None
         meant = self.expansions(word) or (each for each in edits if each in self._ranks)
         return min(meant, key=lambda each: self._ranks.get(each, 0), default=None)
 
