@@ -31,7 +31,8 @@ def split_sentences(line: str, language: str) -> list[str]:
     after_word = _AFTER_WORD.format(_ENGLISH_SHORT_FORMS if is_english else "")
     while start < len(line):
         window = line[start : start + LONG_LINE_LENGTH]  # finding the ends of quotations takes quadratic time
-        window = re.sub(r"[!-~]+", lambda run: re.sub(ADDRESS, lambda found: "x" * len(found[0]), run[0]), window)
+        if re.search("[.:@][!-~]", window):  # perhaps an address, which stays whole
+            window = re.sub("[!-~]+", lambda run: re.sub(ADDRESS, lambda found: "x" * len(found[0]), run[0]), window)
         segments = segment(base_language(language), window)
         if start + LONG_LINE_LENGTH < len(line):
             segments = segments[:-1] or [line[start:]]  # the last one may go on
