@@ -41,6 +41,14 @@ TEXTING_ABBREVIATIONS = {
     "fri": "friday", "jan": "january", "feb": "february", "sept": "september", "pic": "picture", "nope": "no",
     "yea": "yeah", "kinda": "kind of",
 }  # fmt: skip
+# Names one typing error away from a common word; with a capital they stay, even where a sentence begins.
+_GIVEN_NAME = re.compile(
+    "Abby|Allen|Amy|Ana|Andy|Ann|Baker|Ben|Bobby|Brian|Cooper|Cox|Dan|Davis|Don|Emi|Frank|Fred|Gary|"
+    "Grace|Greg|Greta|Hans|Hunter|Ines|Ivy|Jake|James|Jean|Jerry|Jill|Jin|Joe|Jose|Jude|Jun|Ken|Kim|"
+    "Leah|Lee|Lena|Leo|Luc|Luke|Marc|Matt|Max|Meg|Mila|Moore|Ned|Nils|Noor|Olaf|Parker|Pat|Peg|Raj|"
+    "Ray|Ron|Ross|Roy|Ruby|Ruth|Sam|Sara|Sean|Sita|Sue|Sven|Ted|Terry|Tim|Tony|Turner|Ute|Vlad|"
+    "Walker|Wright|Yan|Ying|Zoe"
+)
 # English questions: a verb before its subject. More may stand between "what" or "how" and the verb, but not "a day it".
 _SUBJECTS = "i|you|u|he|she|it|we|they|this|that|these|those|there"
 _NOT_ASKED_ABOUT = rf"{_SUBJECTS}|an?|the|matters|happens|happened"  # as in: what happened is sad
@@ -367,7 +375,7 @@ class Reader:
             lone_letter = len(word) < 2 and (capital or not self.expansions(lower(word)))  # and not u or r
             if lone_letter or any(all(each in self._ranks for each in form) for form in forms):
                 read.append((word, None if capital and len(word) > 1 and "'" not in word else False))
-            elif (not capital or len(word) > 5) and (meant := self._correct_typo(lower(word))):
+            elif (not capital or len(word) > 5) and (meant := self._correct_typo(word)):
                 read.append((meant, False))
             else:
                 read.append((word, True))
@@ -383,7 +391,7 @@ class Reader:
 
     def _correct_typo(self, word: str) -> str | None:
         """The commonest known word that is one typing error away, if any; `expansions` come first."""
-        if word in _ABBREVIATIONS:  # not mars for mrs
+        if _GIVEN_NAME.fullmatch(word) or (word := lower(word)) in _ABBREVIATIONS:  # not mars for mrs
             return None
         cuts = [(word[:i], word[i:]) for i in range(len(word) + 1)] if len(word) <= _MAX_TYPO_LENGTH else []
         edits = [a + b[1] + b[0] + b[2:] for a, b in cuts if len(b) > 1]  # letters swapped

@@ -13,7 +13,7 @@ PLACEHOLDER_LETTERS = "NCST2345"
 SIGNS = ",.!?'\"-:;%()，。"
 WORDS = (
     "the i in he see there three their don't new york was at of is my cat book house because yes he's from form tom's"
-    " you are know i'm"
+    " you are know i'm been"
 )
 KNOWN = WORDS.split()
 PLAIN_READER, COPIER, READER = Reader(True), Reader(True, SIGNS), Reader(True, SIGNS, KNOWN)
@@ -48,7 +48,7 @@ TYPO_CASES = {  # letters swapped, lost, doubled, from a neighbouring key only; 
     "R u thier cuz?": "are you their because?", "he is R, Im": "he is r, i'm", "ppl": "[N1]", "IDK": "i don't know",
     "He is thier cat": "he is their cat", "he is Becasue": "he is because", "Teh cat": "the cat", "becase": "because",
     "my boook": "my book", "my hpuse": "my house", "hquse": "[N1]", "Hes yex": "he's yes", "thre frm": "there from",
-    "my mt. Bok": "my [N1]. [N2]", "Mr thier": "[N1] their", "Ms. Thier is": "[N1]. [N2] is",
+    "my mt. Bok": "my [N1]. [N2]", "Mr thier": "[N1] their", "Ms. Thier is": "[N1]. [N2] is", "Ben": "[N1]",
 }  # fmt: skip
 SENTENCE_CASES = [
     ["He left.", "Did I?", "No!", "J. S. Bach stays."], ["Mr. Smith, Mrs. Smith and Dr. Lee saw St. Paul's."],
