@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # This folder's code, even if .venv is another clone's, as after cp -r.
 export PYTHONPATH := $(CURDIR)
+# Keep what Python compiles, even where PYTHONDONTWRITEBYTECODE is set, or each command would take seconds to start.
+export PYTHONDONTWRITEBYTECODE :=
 RUN := runs/en-zh
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
@@ -83,7 +85,6 @@ unmoved:
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) and "Python 3.11 to 3.14 is needed: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[$(EXTRAS)]'
-	$(BIN)/python -m compileall -qq -j 0 .venv || true  # on all cores: pip would take one
 	touch $@
 
 clean:

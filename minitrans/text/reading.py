@@ -36,12 +36,13 @@ TEXTING_ABBREVIATIONS = {
     "wyd": "what are you doing", "hbu": "how about you", "gn": "good night", "ily": "i love you", "ty": "thank you",
     "nvm": "never mind", "omg": "oh my god", "asap": "as soon as possible", "bday": "birthday", "tmrw": "tomorrow",
     "sry": "sorry", "min": "minute", "mins": "minutes", "hrs": "hours", "abt": "about", "dunno": "don't know",
-    "congrats": "congratulations", "hr": "hour", "sec": "second", "secs": "seconds",
+    "congrats": "congratulations", "hr": "hour", "sec": "second", "secs": "seconds", "yr": "year", "yrs": "years",
     "mon": "monday", "tue": "tuesday", "tues": "tuesday", "wed": "wednesday", "thu": "thursday", "thurs": "thursday",
-    "fri": "friday", "jan": "january", "feb": "february", "sept": "september", "pic": "picture", "nope": "no",
-    "yea": "yeah", "kinda": "kind of",
+    "fri": "friday", "jan": "january", "feb": "february", "mar": "march", "apr": "april", "aug": "august",
+    "sep": "september", "sept": "september", "oct": "october", "nov": "november", "dec": "december", "pic": "picture",
+    "nope": "no", "yea": "yeah", "kinda": "kind of", "info": "information", "wats": "what's",
 }  # fmt: skip
-# Names one typing error away from a common word; with a capital they stay, even where a sentence begins.
+# Names one typing error away from a common word; Written Like This they stay, even where a sentence begins.
 _GIVEN_NAME = re.compile(
     "Abby|Allen|Amy|Ana|Andy|Ann|Baker|Ben|Bobby|Brian|Cooper|Cox|Dan|Davis|Don|Emi|Frank|Fred|Gary|"
     "Grace|Greg|Greta|Hans|Hunter|Ines|Ivy|Jake|James|Jean|Jerry|Jill|Jin|Joe|Jose|Jude|Jun|Ken|Kim|"
@@ -58,7 +59,8 @@ _QUESTION = re.compile(
     r"(?:(?:excuse me|sorry|hi|hello|hey|ok|okay|and|but|well|please),? )*"
     rf"(?:(?:who|whose|which|what if|(?:what|how) about) \w|(?:what|where|who|when|how|why)'?(?:s|re) \w"
     rf"|(?:when|where|why|(?:what|how)(?: (?!(?:{_NOT_ASKED_ABOUT})\b)[\w']+){{0,3}}?) {_AUXILIARY} \w"
-    rf"|(?:{_BE}) (?!not\b)\w|(?:do|have)(?:n'?t)? (?:i|you|u|we|they)\b|may (?:i|we)\b|(?:wyd|hbu)\b"
+    rf"|(?:{_BE}) (?!(?:not|nice|good|great|fun|so|very|tired|lost|raining|snowing)\b)\w"
+    rf"|(?:do|have)(?:n'?t)? (?:i|you|u|we|they)\b|may (?:i|we)\b|(?:wyd|hbu)\b"
     rf"|(?:{_BE}|{_CAN}|ca|wo)(?:n'?t)? (?:{_SUBJECTS}|the|my|your|his|her|our|their|any\w*|every\w*)\b"
     rf"|.+, (?:{_AUXILIARY} (?:i|you|u|he|she|we|they)|(?:{_BE}|{_CAN}|ca|wo|do|have)n'?t it)\b)[^.?!]*",
     re.IGNORECASE,
@@ -95,6 +97,9 @@ _EMOJI_BEFORE_MARK = re.compile(rf"^(?!\.\.)([.?!。？！]+)((?:[\u20e3\ufe0f]{
 _NO_SPACE_BEFORE_EMOJI = re.compile(rf"(?<=[^\s.][.?!])(?=(?:{_EMOJI})+ ?[^\W\d_])")  # Hello!😀 How
 # Where a sentence ends: not after Mr., a.m. or J., in no. 5 or Dec. 25 (at the end); `Reader` says after which numbers.
 _ABBREVIATIONS = "mr", "ms", "mrs", "dr", "prof", "st", "nr", "ca", "vs", "etc", "mt", "jr", "sr", "sra", "approx"
+_BEFORE_NAMES = re.compile(  # and no part of them
+    r"(?i)mrs?|ms|dr|prof|\w+day|(?:jan|febr)uary|march|april|may|june|july|august|(?:sept|nov|dec)ember|october"
+)
 _NOT_AFTER_ABBREVIATION = "".join(rf"(?<!\b{word}\.)" for word in _ABBREVIATIONS)
 _SENTENCE_BEGINS = re.compile(rf"(?i)(?:^|['.!?:\"(-]{_NOT_AFTER_ABBREVIATION}) ?$")
 _SENTENCE_BREAK = (
@@ -369,14 +374,18 @@ class Reader:
         begins = _SENTENCE_BEGINS.search(run.string[: run.start()])
         read = []  # each word, and whether it is part of a name: True, perhaps (None), or False
         for i, word in enumerate(run[0].split(" ")):
-            capital = bool(mixed) and word[0].isupper() and not (begins and i == 0)
-            capital &= f"{word[0]}'{word[1:]}".lower() not in self._ranks  # Im is no name
+            glued = i == 0 and run.string[: run.start()][-1:].isdigit()  # as in 10min
+            upper = word[0].isupper() and not run.string.isupper() and not (begins and i == 0)
+            upper &= len(word) < 2 or not self.expansions(lower(word))  # Im and Mon are no names
+            capital = bool(mixed) and upper and not _BEFORE_NAMES.fullmatch(word)
             forms = (split_lowercase_words(form) for form in (word, _POSSESSIVE.sub("", word)))
             lone_letter = len(word) < 2 and (capital or not self.expansions(lower(word)))  # and not u or r
             if lone_letter or any(all(each in self._ranks for each in form) for form in forms):
                 read.append((word, None if capital and len(word) > 1 and "'" not in word else False))
-            elif (not capital or len(word) > 5) and (meant := self._correct_typo(word)):
-                read.append((meant, False))
+            elif glued and (meant := self.expansions(lower(word))):
+                read.append((f" {meant[0]}", False))
+            elif not glued and (not upper or len(word) > 5) and (typo_of := self._correct_typo(word)):
+                read.append((typo_of, False))
             else:
                 read.append((word, True))
         out = []
@@ -391,7 +400,8 @@ class Reader:
 
     def _correct_typo(self, word: str) -> str | None:
         """The commonest known word that is one typing error away, if any; `expansions` come first."""
-        if _GIVEN_NAME.fullmatch(word) or (word := lower(word)) in _ABBREVIATIONS:  # not mars for mrs
+        given_name = _GIVEN_NAME.fullmatch(_POSSESSIVE.sub("", word))
+        if given_name or (word := lower(word)) in _ABBREVIATIONS:  # not mars for mrs
             return None
         cuts = [(word[:i], word[i:]) for i in range(len(word) + 1)] if len(word) <= _MAX_TYPO_LENGTH else []
         edits = [a + b[1] + b[0] + b[2:] for a, b in cuts if len(b) > 1]  # letters swapped

@@ -232,10 +232,13 @@ class Translator:
         line = self._reader.normalize_punctuation(clean(line))
         names = [] if line.isupper() else [w for w in line.split() if w != w.lower() or re.search(r"@|\w\.\w", w)]
         named = {word for name in names if self._reader.uses_placeholders for word in split_lowercase_words(name)}
-        words = (word for word in split_lowercase_words(line) if word not in known)
-        unknown = dict.fromkeys(w for w in words if all(map(_AMBIGUOUS.fullmatch, self._reader.expansions(w))))
+
+        def is_unknown(word: str) -> bool:
+            return word not in known and all(map(_AMBIGUOUS.fullmatch, self._reader.expansions(word)))
+
+        unknown = dict.fromkeys(filter(is_unknown, split_lowercase_words(line)))
         copied = lower(translation)
-        stems = (re.sub(r"(?<=\d)\D\D+$", lambda unit: unit[0] * (unit[0] not in known), w) for w in unknown)
+        stems = (re.sub(r"(?<=\d)\D\D+$", lambda unit: unit[0] * is_unknown(unit[0]), w) for w in unknown)
         pairs = ((w, stem.removesuffix("'s")) for w, stem in zip(unknown, stems, strict=True))
         return tuple(w for w, stem in pairs if not (stem in copied and (re.search(r"\d", w) or w in named)))
 

@@ -13,7 +13,7 @@ PLACEHOLDER_LETTERS = "NCST2345"
 SIGNS = ",.!?'\"-:;%()，。"
 WORDS = (
     "the i in he see there three their don't new york was at of is my cat book house because yes he's from form tom's"
-    " you are know i'm been"
+    " you are know i'm been minutes monday"
 )
 KNOWN = WORDS.split()
 PLAIN_READER, COPIER, READER = Reader(True), Reader(True, SIGNS), Reader(True, SIGNS, KNOWN)
@@ -49,6 +49,8 @@ TYPO_CASES = {  # letters swapped, lost, doubled, from a neighbouring key only; 
     "He is thier cat": "he is their cat", "he is Becasue": "he is because", "Teh cat": "the cat", "becase": "because",
     "my boook": "my book", "my hpuse": "my house", "hquse": "[N1]", "Hes yex": "he's yes", "thre frm": "there from",
     "my mt. Bok": "my [N1]. [N2]", "Mr thier": "[N1] their", "Ms. Thier is": "[N1]. [N2] is", "Ben": "[N1]",
+    "I'm Bok": "i'm [N1]", "see Dont": "see don't", "he see Mon": "he see monday", "is Monday Bok": "is monday [N1]",
+    "Ben's bok": "[N1]'s book", "MY BOK": "my book",
 }  # fmt: skip
 SENTENCE_CASES = [
     ["He left.", "Did I?", "No!", "J. S. Bach stays."], ["Mr. Smith, Mrs. Smith and Dr. Lee saw St. Paul's."],
@@ -91,7 +93,8 @@ UNMARKED_QUESTIONS = (
 STATEMENTS = (
     "what a day it was", "how nice you are", "do your homework", "have a seat", "where you are, i am", "so do i",
     "may it rain", "where are you.", "i know where you are", "no, do it again", "what i do is dull", "whatever is left",
-    "what matters is love", "what happened was bad", "doesn't matter", "is not good", "here, print it and want it",
+    "what matters is love", "what happened was bad", "doesn't matter", "is not good",
+    "was nice", "here, print it and want it",
 )  # fmt: skip
 
 
@@ -190,6 +193,10 @@ def test_copied_parts_become_placeholders_and_typing_errors_are_corrected(line: 
     assert READER.preprocess(line.translate({ord("1") + i: 0x661 + i for i in range(9)})) == (text, kept)  # ١ to ٩
     assert put_labels(COPIER.preprocess(line)[0]) == [want if line in LINE_CASES and "[N" not in want else line.lower()]
     assert PLAIN_READER.preprocess(line) == (line.lower(), KeptParts({}))
+
+
+def test_what_follows_a_number_is_a_short_form_or_a_name() -> None:
+    assert put_labels(*(READER.preprocess(line)[0] for line in ("5mins in", "5bok"))) == ["[21] minutes in", "[21][N1]"]
 
 
 def test_reading_depends_on_the_known_words() -> None:
