@@ -730,7 +730,7 @@ def test_the_compiled_flag_reaches_the_translator_and_the_checks(
         ("translate r -5 '- b' - '' null [1] '--a b'", {"texts": ["-5", "- b", "-", "", "null", "[1]", "--a b"]}),
         ("translate '--input=my file' r --output '- a'", {"input": "my file", "output": "- a", "texts": []}),
         ("translate r --length-penalty -1", {"length_penalty": -1.0, "texts": []}),
-        *((f"export r {flag}", {"output": "d"}) for flag in ("-o d", "--output d", "--output=d")),
+        *((f"export r {flag}", {"output": "d"}) for flag in ("-o d", "-o=d", "--output d", "--output=d")),
     ],
 )
 def test_flags_values_and_texts_are_told_apart(words: str, parsed: dict[str, Any]) -> None:

@@ -245,7 +245,7 @@ def future_gradient(case: ModelAndTokens[Any]) -> Deviation:
         return embedded[-1].clone()  # which the model may change in place
 
     memory = case.memory()
-    hook = case.model.embedding().register_forward_hook(keep)
+    hook = call_model(case.model.embedding, refusal=case.refusal).register_forward_hook(keep)
     try:
         logits = call_model(torch.enable_grad()(case.model.full_pass), memory, own_copy(case.tokens))[0]
     finally:

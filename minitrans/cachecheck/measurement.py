@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -76,7 +76,7 @@ class Result:
         seconds: How long it took.
         lower: Measured and tolerance in lower dtypes, by the dtype's name, where that makes sense.
         offered: Whether the model can do what is asked at all; if not, the check has not passed, and `detail` says why.
-        detail: If the check failed, what differs first, and which known fault that looks like.
+        detail: If the check failed, what differs first, and which known fault that looks like; else perhaps a remark.
     """
 
     id: str
@@ -128,7 +128,10 @@ def default_modes() -> Iterator[None]:
     Afterwards PyTorch's generator of random numbers (the CPU's, which alone is used) is as it was.
     """
     cpu = nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")  # which is slow
-    with torch.inference_mode(False), torch.autocast("cpu", enabled=False), torch.random.fork_rng(devices=[]), cpu:
+    no_autocast = ExitStack()
+    for device in ("cpu", "cuda")[: 1 + torch.cuda.is_available()]:
+        no_autocast.enter_context(torch.autocast(device, enabled=False))
+    with torch.inference_mode(False), no_autocast, torch.random.fork_rng(devices=[]), cpu:
         yield
 
 

@@ -213,7 +213,7 @@ class ModelAndTokens(Generic[CacheT]):
         """
         if way not in self.model.variants:
             raise NotOfferedError(f"no way to run it with {way} is given")
-        return replace(self, model=call_model(self.model.variants[way]), refusal=Exception)
+        return replace(self, model=call_model(self.model.variants[way]))
 
     def memory(self) -> Any:
         """The memory of the sources."""

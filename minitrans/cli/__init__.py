@@ -1,7 +1,7 @@
 """The command line: flags and printing only. Each command has its own file, and imports what it needs when it runs.
 
-Results go to standard output, everything else to standard error. Exit codes: 0 done; 1 a check failed; 2 bad input or
-usage; 130 interrupted.
+Results go to standard output, everything else to standard error. Exit codes: 0 done; 1 a check failed, or a bug;
+2 bad input or usage, or a lack of disk or memory; 130 interrupted.
 """
 
 import contextlib

@@ -28,10 +28,11 @@ class Parser(argparse.ArgumentParser):
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse the arguments. Everything after -- belongs to `texts`, even if it begins with a dash.
 
-        A value cannot be joined to a short flag; otherwise, -output F would be -o with the value utput.
+        A value can be joined to a short flag by = alone; otherwise, -output F would be -o with the value utput.
         """
         end = argv.index("--") if "--" in argv else len(argv)
-        if joined := [word for word in argv[:end] if len(word) > 2 and word[:2] in self._option_string_actions]:
+        short = (word for word in argv[:end] if word[:2] in self._option_string_actions)
+        if joined := [word for word in short if word[2:3] not in ("", "=")]:
             raise unknown_argument_error(self.prog, joined, self._option_string_actions)
         args, others = self.parse_known_intermixed_args(argv[:end])
         (args.texts if "texts" in args else others).extend(argv[end + 1 :])

@@ -97,7 +97,9 @@ def load_translator(run: str, args: Namespace) -> "Translator":
         torch.empty(0, device=args.device, dtype=dtype)
     except (RuntimeError, AssertionError, ImportError, TypeError) as error:  # no such device, or one without float64
         raise UserError(f"--device {args.device}: {str(error).splitlines()[0]}") from error
-    translator = Translator.load(run, args.device, dtype, compiled=args.compiled)
+    if args.no_cache and args.compiled == "require":
+        raise UserError("--no-cache computes in PyTorch, and --compiled require asks for C++; give one")
+    translator = Translator.load(run, args.device, dtype, compiled="off" if args.no_cache else args.compiled)
     translator.split_sentences = args.split_sentences
     return translator
 

@@ -38,5 +38,6 @@ def explain_command(args: Namespace) -> int:
         return 0
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     pictures = ("\n".join(draw_cross_attention(*each, width)) + "\n" for each in translate_sentences(translator, texts))
-    sys.stdout.buffer.write("\n".join(pictures).encode())
+    for i, picture in enumerate(pictures):
+        sys.stdout.buffer.write(("\n" * (i > 0) + picture).encode())
     return 0

@@ -27,7 +27,7 @@ class StandardErrorHandler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Look up `sys.stderr`, and write to it."""
-        self.setStream(sys.stderr)
+        self.stream = sys.stderr  # setStream would flush the last one, which may be closed
         super().emit(record)
 
 

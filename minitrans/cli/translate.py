@@ -105,7 +105,7 @@ def translate_command(args: Namespace) -> int:
                 out = stack.enter_context(atomic_open(args.output, resume=True))
                 done = sum(1 for _ in out)
                 if done > len(numbers):
-                    raise UserError(f"{args.output}.partial has {done} lines for {len(numbers)} of text; remove it")
+                    raise UserError(f"{out.name} has {done} lines for {len(numbers)} of text; remove it")
                 numbers = numbers[done:]
                 for _ in range(done):
                     stream.readline()

@@ -15,7 +15,7 @@ from minitrans.translate.translator import Translator
 def explain(translator: Translator, texts: str | Sequence[str], limit: int | None = None) -> ExplanationPage:
     """Translate one text or several, greedily, and show how, for `limit` sentences at most.
 
-    Sentences without words are left out (the log says which); a page says if it has no room for more.
+    Sentences without words are left out (logged at level INFO); a page says if it has no room for more.
 
     Raises:
         UserError: There are no texts, or none has words.

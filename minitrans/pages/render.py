@@ -15,6 +15,7 @@ def script_hash(script: str) -> str:
 
 templates = Environment(
     loader=FileSystemLoader([*Path(__file__).parents[1].rglob("templates")]),  # no two have a file of the same name
+    auto_reload=False,  # a server's pages stay those of its code
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,

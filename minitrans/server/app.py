@@ -87,7 +87,9 @@ class Api:
             ClientDisconnect: lambda _, __: Response(status_code=499),  # nobody receives it, but it is counted
             Exception: lambda _, __: JSONResponse({"error": "the server failed on this; its log says why"}, 500),
         }
-        self._app: ASGIApp = Starlette(routes=routes, exception_handlers=answers, lifespan=self._queue_lifespan)
+        app = Starlette(routes=routes, exception_handlers=answers, lifespan=self._queue_lifespan)
+        app.router.redirect_slashes = False  # behind a proxy, to what address?
+        self._app: ASGIApp = app
         if origins:
             self._app = CORSMiddleware(self._app, allow_origins=origins, allow_methods=["GET", "POST"])
 
@@ -183,7 +185,7 @@ class Api:
     async def _explain(self, request: Request) -> Response:
         """The page of `minitrans explain` for a text's first sentences."""
         params = await self._params_within_limits(request)
-        text = _required_text(params, "q")
+        text = "\n".join(_required_texts(params))
         translator = self._find_translator(_required_text(params, "source"), _required_text(params, "target"))
         if translator is None:
             _refuse("source and target are one language; give two")

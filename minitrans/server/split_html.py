@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from minitrans.errors import UserError
 
-OPAQUE_TAGS = "script", "style", "pre", "code"  # whose texts are not translated
+OPAQUE_TAGS = "script", "style", "pre", "code", "iframe", "noembed", "noframes", "xmp"  # whose texts are not translated
 VOID_TAGS = "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"
 BLOCK_TAGS = (  # which end a paragraph
     "address article aside blockquote center details dialog dir div dl fieldset figcaption figure footer form h1 h2 h3 "

@@ -81,7 +81,7 @@ class ValidationScorer(Callback):
 class WeightMovingAverage(WeightAveraging):
     """Keeps a moving average of the weights, which is validated and becomes the model.
 
-    Its `decay` is per optimizer step, but it is updated every few steps, by a hundredth or more, which is often enough,
+    Its `decay` is per optimizer step, but it is updated every few steps, by about a hundredth or more, which is enough,
     and for all parameters at once: Lightning's EMAWeightAveraging updates one after another, which takes longer.
     """
 
@@ -129,10 +129,14 @@ class StopIfNotFinite(Callback):
             data, good = trainer.datamodule, step_checkpoints_newest_first(self.folder)  # type: ignore[attr-defined]
             assert isinstance(data, TranslationDataModule)
             logger.warning("step %d: the loss or a weight is not finite; looking for the pairs of its batch", step)
-            lines = sorted({*chain.from_iterable(all_gather(data.find_line_numbers(batch)))})
+            try:
+                found = data.find_line_numbers(batch)
+            except UserError:  # the corpus has gone
+                found = []
+            lines = ", ".join(map(str, sorted({*chain.from_iterable(all_gather(found))}))) or "unknown"
             raise UserError(
                 f"training failed at step {step}: the loss is {loss.item():g}, or a weight is not finite after it; "
-                f"pairs of the training data in the batch: {', '.join(map(str, lines))}; last good checkpoint: "
+                f"pairs of the training data in the batch: {lines}; last good checkpoint: "
                 f"{good[0] if good else 'none'}; check these pairs, or train again with a lower training.learning_rate"
             )
 

@@ -143,9 +143,9 @@ class CheckpointWriter(Checkpoint):
         self.step, self.saved_at = trainer.global_step, time.monotonic()
         in_main_thread = threading.current_thread() is threading.main_thread()  # only there may handlers be set
         # At Slurm's SIGUSR1, Lightning would write a file in mid-step, from which later trainings there would begin.
-        hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)  # `nohup` ignores it
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, *hangup) if in_main_thread else ():
-            signal.signal(number, self._handle_signal if trainer.local_rank == 0 else signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1) if in_main_thread else ():
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has it, or a script's & (SIGINT)
+                signal.signal(number, self._handle_signal if trainer.local_rank == 0 else signal.SIG_IGN)
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         if self.heard and number != signal.SIGHUP:  # of which a closed terminal sends two: its shell's and its own

@@ -303,6 +303,8 @@ def _build_run_config(settings: Namespace) -> RunConfig:
             raise UserError(f"{name} is empty; give a path")
         if settings[name] is not None:
             settings[name] = os.path.expandvars(os.path.expanduser(settings[name]))  # no shell does it in a file
+            if settings[name].encode(errors="ignore").decode() != settings[name]:  # config.yaml could not be read again
+                raise UserError(f"{name} is {truncate(settings[name])}, which is not UTF-8; rename it")
     run_dir = settings.run_dir
     if run_dir is None:
         if not settings.config:

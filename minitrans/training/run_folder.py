@@ -82,7 +82,7 @@ def _check_resumed(config: RunConfig) -> None:
     run_dir = config.run_dir
     for part in (CONFIG_FILE, TOKENIZER):
         if not (run_dir / part).is_file():
-            raise UserError(f"{run_dir} holds nothing to resume: {part} is missing; train without --resume")
+            raise UserError(f"{run_dir} holds nothing to resume: {part} is missing; train with --overwrite")
     if name := _differing_setting(config):
         raise UserError(
             f"{run_dir / CONFIG_FILE} and the settings given differ in {name}; "
@@ -95,8 +95,8 @@ def _differing_setting(config: RunConfig) -> str | None:
     both = saved_settings(config.run_dir), yaml.safe_load(config.yaml_text)
     for settings in both:
         settings["training"]["init_from"] = settings["training"].get("init_from") is not None  # it may have moved
-        path = str(Path(settings["data"]["path"]).absolute())  # it too: the text is compared, but not a stream's
-        settings["data"]["path"] = path if settings["data"].get("streaming") else ""
+        path = settings["data"].get("path") or ""  # it may have moved too: the text is compared, but not a stream's
+        settings["data"]["path"] = str(Path(path).absolute()) if settings["data"].get("streaming") else ""
     before, now = ({**settings["trainer"], **settings} for settings in both)
     # Of the trainer's settings, those that decide which steps are taken.
     steps = ("max_steps", "max_epochs", "accumulate_grad_batches", "gradient_clip_val")

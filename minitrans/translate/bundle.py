@@ -79,6 +79,8 @@ def save_bundle(folder: Path, bundle: Bundle) -> None:
     if bundle.source_words is not None:
         save_words(folder, bundle.source_words)
         sizes["words"] = len(bundle.source_words)
+    else:
+        (folder / WORDS).unlink(missing_ok=True)  # the list of the run that training started from
     if bundle.threshold is not None:
         sizes["threshold"] = asdict(bundle.threshold)
     write_file(folder / METADATA, json.dumps(sizes, indent=2) + "\n")

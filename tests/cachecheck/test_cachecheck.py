@@ -499,6 +499,13 @@ def test_a_model_that_cannot_be_stepped_to_max_len_fails_unless_that_check_is_sk
     assert check_cache(short(), skip=("lengths",)).passed
 
 
+@pytest.mark.usefixtures("float64_alone")
+def test_another_way_to_run_a_model_fails_if_it_raises_in_single_steps() -> None:
+    toy = Toy()
+    toy.variants |= {"static": toy_that_takes(lambda tokens, cache, mask: sum(cache.chunks) + tokens.size(1) < MAX_LEN)}
+    assert failed_results(toy)["static"].detail == "AssertionError: it takes no more"
+
+
 def test_a_correct_model_that_takes_only_single_tokens_passes() -> None:
     single = toy_that_takes(lambda tokens, cache, mask: tokens.size(1) == 1)
     passed = {result.id for result in check_cache(single()).checks if result.passed}

@@ -293,7 +293,7 @@ def test_nothing_is_computed_for_a_client_that_has_left(translator: Translator) 
 
 
 def test_no_file_is_served_and_every_answer_has_a_policy(client: TestClient) -> None:
-    for path in ("/../pyproject.toml", "/%2e%2e/etc/passwd", "/templates/serve.js", "//etc/passwd"):
+    for path in ("/../pyproject.toml", "/%2e%2e/etc/passwd", "/templates/serve.js", "//etc/passwd", "/health/"):
         assert (client.get(path).status_code, client.get(path).json()) == (404, {"error": "Not Found"})
     for path in ("/", "/health", "/nothing", "/explain?q=?&source=en&target=zh"):  # the page shows its error in a frame
         assert "frame-ancestors 'self'" in client.get(path).headers["Content-Security-Policy"]

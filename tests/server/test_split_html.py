@@ -19,6 +19,7 @@ TEXTS_BY_HTML = {
     "a &lt; b &amp;&#65; < c": ["a < b &A < c"],
     "<!doctype html>\n<title>a</title><p class='b > c'> d\n e <B>f</B > <hr/>h</p><!-- i -->": ["a", "d\n e", "f", "h"],
     "<script>if (a < b) c</script>d<style>e</style><pre>f<code>g</code>h</pre></pre>i<code>j": ["d", "i"],
+    "a<iframe>b<a href=c>d</a></iframe>e<xmp>f < g</xmp>h": ["a", "e", "h"],
     "<b translate=no>a<b>b</b>c<br></b>d<br translate=NO>e</b>f": ["d", "e", "f"],
     "<p translate=NO>a<p>b<ul><li translate=no>c<ul><li>d<p>e</ul>f<li>g<li translate=no>h</ul>i": ["b", "g", "i"],
     "<table><tr><td translate=no>a<th>b<tr translate=no><td>c<tr><td>d<p translate=no>e</table>f": ["b", "d", "f"],

@@ -250,6 +250,16 @@ def test_signals_are_handled_until_training_ends(
     assert [now != then for now, then in zip(during, before, strict=True)] == [not in_thread] * 4
 
 
+def test_a_signal_that_was_ignored_before_training_stays_ignored(
+    corpus: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    signal_at_step(monkeypatch, 1, signal.SIGINT, "training_step")
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a script's & has it
+    run.train(parse_config(run_flags(corpus, tmp_path / "run", max_steps=2)))
+    signal.signal(signal.SIGINT, before)
+    assert (tmp_path / "run/model.json").is_file()
+
+
 @pytest.mark.parametrize(
     "flags",
     [

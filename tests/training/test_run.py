@@ -229,6 +229,7 @@ def test_init_from_takes_weights_tokenizer_and_words_of_a_run(
     monkeypatch.setattr("minitrans.training.run.MAX_SMALL_FILE_BYTES", sum(len(f"{word}\n") for word in known))
     assert train(corpus, tmp_path / "c", *flags, max_steps=1) == 0
     assert load_bundle(tmp_path / "c").source_words is None
+    assert not (tmp_path / "c/words.txt").exists()
     del sizes["words"]
     (other / "model.json").write_text(json.dumps(sizes))
     still = "--training.learning_rate 1e-30 --model.dropout 0.3 --tokenizer.vocab_size 500 --model.max_len 41"
