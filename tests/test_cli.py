@@ -4,6 +4,7 @@ import contextlib
 import errno
 import io
 import json
+import logging
 import os
 import re
 import shlex
@@ -718,6 +719,14 @@ def test_the_compiled_flag_reaches_the_translator_and_the_checks(
     run_cli("verify", "--self-test", "--compiled", "off")
     calls = *load.call_args_list, *run.call_args_list, *self_test.call_args_list
     assert [call.kwargs["compiled"] for call in calls] == ["off", "auto", "off", "auto", "off", "off"]
+
+
+def test_warnings_go_to_the_standard_error_of_the_moment(tmp_path: Path) -> None:
+    handler, record = cli.process_setup.StandardErrorHandler(), logging.makeLogRecord({"msg": "unsure"})
+    for name in ("a", "b"):
+        with open(tmp_path / name, "w") as file, contextlib.redirect_stderr(file):
+            handler.handle(record)
+        assert (tmp_path / name).read_text() == "unsure\n"
 
 
 @pytest.mark.parametrize(

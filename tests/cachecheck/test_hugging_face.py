@@ -221,7 +221,7 @@ def test_programs_of_an_issue_pass_a_right_model(
     title = f"# {type(model.model).__name__}: no check of its cache fails"
     assert issue.issue_markdown(Report([]), model, name).startswith(title)
     no_steps = Result("steps", "", "", "", None, 0.0, False, 0.0, {}, False, "it is stateless")
-    assert issue.issue_markdown(Report([no_steps]), model, name).startswith(f"{title}, but it takes no single steps: it is")
+    assert f"{title}, but it takes no single steps: it is" in issue.issue_markdown(Report([no_steps]), model, name)
     for program in programs:
         with torch.random.fork_rng(), torch.enable_grad(), contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(program, {})
