@@ -362,7 +362,7 @@ RUN_DIR_REFUSALS: list[tuple[FilesOrRunEdit, str, str]] = [
         ({}, f"{RETRAIN} run --resume --trainer.{name} 9", SETTINGS_DIFFER_MESSAGE + name)
         for name in ("max_steps", "max_epochs", "accumulate_grad_batches", "gradient_clip_val")
     ),
-    ({}, f"{RETRAIN} new --resume", "new holds nothing to resume: config.yaml is missing; train with --overwrite"),
+    ({}, f"{RETRAIN} new --resume", "new holds nothing to resume: config.yaml is missing; train without --resume"),
     *(({}, f"{RETRAIN} {name}", f"cannot use {name}: Not a directory; give another") for name in ("one", "one/new")),
     *(({}, f"{RETRAIN} {name}", f"run_dir is {name}; give a folder on this") for name in ("s3://a/run", "de::en")),
     ({}, f"{RETRAIN} {'a' * 300}", "aaa: File name too long; give another --run-dir"),

@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -128,10 +128,9 @@ def default_modes() -> Iterator[None]:
     Afterwards PyTorch's generator of random numbers (the CPU's, which alone is used) is as it was.
     """
     cpu = nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")  # which is slow
-    no_autocast = ExitStack()
-    for device in ("cpu", "cuda")[: 1 + torch.cuda.is_available()]:
-        no_autocast.enter_context(torch.autocast(device, enabled=False))
-    with torch.inference_mode(False), no_autocast, torch.random.fork_rng(devices=[]), cpu:
+    cuda = torch.autocast("cuda", enabled=False) if torch.cuda.is_available() else nullcontext()
+    off = torch.autocast("cpu", enabled=False)
+    with torch.inference_mode(False), off, cuda, torch.random.fork_rng(devices=[]), cpu:
         yield
 
 

@@ -33,7 +33,7 @@ class CachedModel(Generic[CacheT]):
         has_source: Whether there is an encoder.
         takes_mask: Whether `full_pass` and `feed` make use of their mask.
         variants: The same model run in other ways, by name; see `cache_checks`.
-        refusal: What it raises where it cannot select, copy or drop, or cannot take a full pass or a step of a sentence
+        refusal: What it raises where it cannot select, copy, drop or embed, or take a full pass or a step of a sentence
             that it has taken token by token before; any other exception there is a failure.
     """
 
@@ -175,7 +175,7 @@ class ModelAndTokens(Generic[CacheT]):
         logit_unit: What logits are divided by before they are compared.
         lowest: The value to which lower logits are then raised: how far below they lie, say at -1e9, does not matter.
         refusal: What the model may raise to refuse a full pass or a step of one token without a mask: any exception,
-            until it has taken these sentences token by token.
+            until it (in the ordinary way, not a variant) has taken these sentences token by token.
     """
 
     model: CachedModel[CacheT]

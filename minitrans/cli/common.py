@@ -88,6 +88,8 @@ def read_test_set(args: Namespace) -> tuple[list[str], list[str], list[list[str]
 
 def load_translator(run: str, args: Namespace) -> "Translator":
     """The run's translator, on the device and in the precision asked for."""
+    if args.no_cache and args.compiled == "require":
+        raise UserError("--no-cache computes in PyTorch, and --compiled require asks for C++; give one")
     import torch  # takes a second: usage errors come first
 
     from minitrans.translate.translator import Translator
@@ -97,8 +99,6 @@ def load_translator(run: str, args: Namespace) -> "Translator":
         torch.empty(0, device=args.device, dtype=dtype)
     except (RuntimeError, AssertionError, ImportError, TypeError) as error:  # no such device, or one without float64
         raise UserError(f"--device {args.device}: {str(error).splitlines()[0]}") from error
-    if args.no_cache and args.compiled == "require":
-        raise UserError("--no-cache computes in PyTorch, and --compiled require asks for C++; give one")
     translator = Translator.load(run, args.device, dtype, compiled="off" if args.no_cache else args.compiled)
     translator.split_sentences = args.split_sentences
     return translator

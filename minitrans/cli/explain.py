@@ -37,7 +37,7 @@ def explain_command(args: Namespace) -> int:
         print(f"page: {args.output}", file=sys.stderr)
         return 0
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    pictures = ("\n".join(draw_cross_attention(*each, width)) + "\n" for each in translate_sentences(translator, texts))
-    for i, picture in enumerate(pictures):
-        sys.stdout.buffer.write(("\n" * (i > 0) + picture).encode())
+    for i, each in enumerate(translate_sentences(translator, texts)):
+        sys.stdout.buffer.write("\n".join([""] * (i > 0) + [*draw_cross_attention(*each, width), ""]).encode())
+        sys.stdout.buffer.flush()
     return 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def add_verify_flags(parser: Parser) -> None:
     """Add the flags that say what to measure, and how to report it."""
-    parser.add_argument("run", metavar="RUN", nargs="?", help="run folder; without one, a fresh random model")
+    parser.add_argument("run", metavar="RUN", nargs="?", help="run folder; without one, a small random model")
     parser.add_argument(
         "--model",
         metavar="MODEL",

@@ -71,7 +71,7 @@ def check_steps(plan: Plan, dtype: torch.dtype) -> None:
 
 @contextmanager
 def _neutral_modes() -> Iterator[None]:
-    """Inside: PyTorch seeded and the only source of random numbers, no inference mode, tensors on the CPU."""
+    """Inside: PyTorch seeded and the only source of random numbers, no autocast, tensors on the CPU."""
     numpy = sys.modules.get("numpy.random")  # what a model that draws from it has imported
     before = random.getstate(), str(numpy and numpy.get_state(legacy=False))  # of whichever generator it has
     with default_modes():

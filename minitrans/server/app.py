@@ -88,7 +88,7 @@ class Api:
             Exception: lambda _, __: JSONResponse({"error": "the server failed on this; its log says why"}, 500),
         }
         app = Starlette(routes=routes, exception_handlers=answers, lifespan=self._queue_lifespan)
-        app.router.redirect_slashes = False  # behind a proxy, to what address?
+        app.router.redirect_slashes = False  # to an address that a proxy's client cannot reach
         self._app: ASGIApp = app
         if origins:
             self._app = CORSMiddleware(self._app, allow_origins=origins, allow_methods=["GET", "POST"])
@@ -183,7 +183,7 @@ class Api:
         return HTMLResponse(render_template("serve.html", **given), headers=headers)
 
     async def _explain(self, request: Request) -> Response:
-        """The page of `minitrans explain` for a text's first sentences."""
+        """The page of `minitrans explain` for the first sentences of a text, or of several."""
         params = await self._params_within_limits(request)
         text = "\n".join(_required_texts(params))
         translator = self._find_translator(_required_text(params, "source"), _required_text(params, "target"))

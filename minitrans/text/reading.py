@@ -42,7 +42,7 @@ TEXTING_ABBREVIATIONS = {
     "sep": "september", "sept": "september", "oct": "october", "nov": "november", "dec": "december", "pic": "picture",
     "nope": "no", "yea": "yeah", "kinda": "kind of", "info": "information", "wats": "what's",
 }  # fmt: skip
-# Names one typing error away from a common word; Written Like This they stay, even where a sentence begins.
+# Names that are one typing error away from a common word; Written Like This they stay, even where a sentence begins.
 _GIVEN_NAME = re.compile(
     "Abby|Allen|Amy|Ana|Andy|Ann|Baker|Ben|Bobby|Brian|Cooper|Cox|Dan|Davis|Don|Emi|Frank|Fred|Gary|"
     "Grace|Greg|Greta|Hans|Hunter|Ines|Ivy|Jake|James|Jean|Jerry|Jill|Jin|Joe|Jose|Jude|Jun|Ken|Kim|"
@@ -50,16 +50,21 @@ _GIVEN_NAME = re.compile(
     "Ray|Ron|Ross|Roy|Ruby|Ruth|Sam|Sara|Sean|Sita|Sue|Sven|Ted|Terry|Tim|Tony|Turner|Ute|Vlad|"
     "Walker|Wright|Yan|Ying|Zoe"
 )
+# Titles, days and months: they may stand before a name, but are no part of it.
+_TITLE_OR_DATE = re.compile(
+    r"(?i)mrs?|ms|dr|prof|\w+day|(?:jan|febr)uary|march|april|may|june|july|august|(?:sept|nov|dec)ember|october"
+)
 # English questions: a verb before its subject. More may stand between "what" or "how" and the verb, but not "a day it".
 _SUBJECTS = "i|you|u|he|she|it|we|they|this|that|these|those|there"
 _NOT_ASKED_ABOUT = rf"{_SUBJECTS}|an?|the|matters|happens|happened"  # as in: what happened is sad
 _BE, _CAN = "is|are|r|was|were|does|did", "can|could|will|would|shall|should|has"
 _AUXILIARY = rf"(?:{_BE}|{_CAN}|ca|wo|do|am|have|may|must)(?:n'?t)?"
+_PREDICATE = "nice|good|great|fun|tired|lost|raining|snowing"  # was nice to see you
 _QUESTION = re.compile(
     r"(?:(?:excuse me|sorry|hi|hello|hey|ok|okay|and|but|well|please),? )*"
     rf"(?:(?:who|whose|which|what if|(?:what|how) about) \w|(?:what|where|who|when|how|why)'?(?:s|re) \w"
     rf"|(?:when|where|why|(?:what|how)(?: (?!(?:{_NOT_ASKED_ABOUT})\b)[\w']+){{0,3}}?) {_AUXILIARY} \w"
-    rf"|(?:{_BE}) (?!(?:not|nice|good|great|fun|so|very|tired|lost|raining|snowing)\b)\w"
+    rf"|(?:{_BE}) (?!(?:not|so|very)\b|(?:{_PREDICATE})(?: (?:to|and|but|here|there|today|again|\w+ing)\b|[^\w ]|$))\w"
     rf"|(?:do|have)(?:n'?t)? (?:i|you|u|we|they)\b|may (?:i|we)\b|(?:wyd|hbu)\b"
     rf"|(?:{_BE}|{_CAN}|ca|wo)(?:n'?t)? (?:{_SUBJECTS}|the|my|your|his|her|our|their|any\w*|every\w*)\b"
     rf"|.+, (?:{_AUXILIARY} (?:i|you|u|he|she|we|they)|(?:{_BE}|{_CAN}|ca|wo|do|have)n'?t it)\b)[^.?!]*",
@@ -97,9 +102,6 @@ _EMOJI_BEFORE_MARK = re.compile(rf"^(?!\.\.)([.?!。？！]+)((?:[\u20e3\ufe0f]{
 _NO_SPACE_BEFORE_EMOJI = re.compile(rf"(?<=[^\s.][.?!])(?=(?:{_EMOJI})+ ?[^\W\d_])")  # Hello!😀 How
 # Where a sentence ends: not after Mr., a.m. or J., in no. 5 or Dec. 25 (at the end); `Reader` says after which numbers.
 _ABBREVIATIONS = "mr", "ms", "mrs", "dr", "prof", "st", "nr", "ca", "vs", "etc", "mt", "jr", "sr", "sra", "approx"
-_BEFORE_NAMES = re.compile(  # and no part of them
-    r"(?i)mrs?|ms|dr|prof|\w+day|(?:jan|febr)uary|march|april|may|june|july|august|(?:sept|nov|dec)ember|october"
-)
 _NOT_AFTER_ABBREVIATION = "".join(rf"(?<!\b{word}\.)" for word in _ABBREVIATIONS)
 _SENTENCE_BEGINS = re.compile(rf"(?i)(?:^|['.!?:\"(-]{_NOT_AFTER_ABBREVIATION}) ?$")
 _SENTENCE_BREAK = (
@@ -370,21 +372,22 @@ class Reader:
         """Set aside whole names in a run of words with blanks between them, and correct typing errors."""
         if not self._ranks or self._ranks.keys() >= {*lower(run[0]).split(" ")}:
             return run[0]
-        mixed = re.search(r"(?<!\w)[a-z]\w", run.string)  # else a capital says nothing
+        mixed = re.search(r"(?<!\w)[a-z]\w", run.string)  # else a capital makes no known word part of a name
+        shouted = run.string.isupper()  # then a capital says nothing
         begins = _SENTENCE_BEGINS.search(run.string[: run.start()])
         read = []  # each word, and whether it is part of a name: True, perhaps (None), or False
         for i, word in enumerate(run[0].split(" ")):
-            glued = i == 0 and run.string[: run.start()][-1:].isdigit()  # as in 10min
-            upper = word[0].isupper() and not run.string.isupper() and not (begins and i == 0)
-            upper &= len(word) < 2 or not self.expansions(lower(word))  # Im and Mon are no names
-            capital = bool(mixed) and upper and not _BEFORE_NAMES.fullmatch(word)
+            glued = i == 0 and run.string[run.start() - 1 : run.start()].isdigit()  # as in 10min
+            capital = word[0].isupper() and not (shouted or (begins and i == 0))
+            capital = capital and (len(word) < 2 or not self.expansions(lower(word)))  # Im and Mon are no names
+            in_name = bool(mixed) and capital and not _TITLE_OR_DATE.fullmatch(word)
             forms = (split_lowercase_words(form) for form in (word, _POSSESSIVE.sub("", word)))
-            lone_letter = len(word) < 2 and (capital or not self.expansions(lower(word)))  # and not u or r
+            lone_letter = len(word) < 2 and (in_name or not self.expansions(lower(word)))  # and not u or r
             if lone_letter or any(all(each in self._ranks for each in form) for form in forms):
-                read.append((word, None if capital and len(word) > 1 and "'" not in word else False))
+                read.append((word, None if in_name and len(word) > 1 and "'" not in word else False))
             elif glued and (meant := self.expansions(lower(word))):
                 read.append((f" {meant[0]}", False))
-            elif not glued and (not upper or len(word) > 5) and (typo_of := self._correct_typo(word)):
+            elif not glued and (not capital or len(word) > 5) and (typo_of := self._correct_typo(word)):
                 read.append((typo_of, False))
             else:
                 read.append((word, True))
@@ -399,7 +402,7 @@ class Reader:
         return " ".join(out)
 
     def _correct_typo(self, word: str) -> str | None:
-        """The commonest known word that is one typing error away, if any; `expansions` come first."""
+        """The commonest known word that is one typing error away, if any, `expansions` first; none for a given name."""
         given_name = _GIVEN_NAME.fullmatch(_POSSESSIVE.sub("", word))
         if given_name or (word := lower(word)) in _ABBREVIATIONS:  # not mars for mrs
             return None

@@ -119,9 +119,9 @@ class CheckpointWriter(Checkpoint):
     A checkpoint is written between two steps: after a step's row of metrics and, if one is due, its validation, so that
     a resumed run repeats nothing and leaves nothing out.
 
-    After Ctrl-C, SIGTERM, SIGHUP or SIGUSR1 it finishes the step, writes a checkpoint and stops. A second signal
-    (but SIGHUP) stops at once, and loses what came after the last checkpoint. With several processes, the first one on
-    each machine listens for signals, and all stop together.
+    After Ctrl-C, SIGTERM, SIGHUP or SIGUSR1 (unless ignored before) it finishes the step, writes a checkpoint and
+    stops. A second signal (but SIGHUP) stops at once, and loses what came after the last checkpoint. With several
+    processes, the first one on each machine listens for signals, and all stop together.
     """
 
     def __init__(self, folder: Path, config: TrainingConfig, early: EarlyStopping) -> None:
@@ -144,7 +144,7 @@ class CheckpointWriter(Checkpoint):
         in_main_thread = threading.current_thread() is threading.main_thread()  # only there may handlers be set
         # At Slurm's SIGUSR1, Lightning would write a file in mid-step, from which later trainings there would begin.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1) if in_main_thread else ():
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has it, or a script's & (SIGINT)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # by `nohup`, or a script's & (Ctrl-C)
                 signal.signal(number, self._handle_signal if trainer.local_rank == 0 else signal.SIG_IGN)
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:

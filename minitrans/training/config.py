@@ -315,7 +315,7 @@ def _build_run_config(settings: Namespace) -> RunConfig:
     try:
         with suppress(FileNotFoundError):
             os.listdir(run_dir.encode())
-    except (OSError, ValueError) as error:  # the latter from a name with a null character
+    except (OSError, ValueError) as error:  # the latter from a null, or a --config that is not UTF-8
         raise UserError(f"cannot use {run_dir}: {getattr(error, 'strerror', error)}; give another --run-dir") from error
     if settings.trainer.max_steps == 0 or (settings.trainer.max_steps < 0 and settings.trainer.max_epochs is None):
         raise UserError("neither trainer.max_steps nor trainer.max_epochs says how long to train; set one")

@@ -82,7 +82,7 @@ def _check_resumed(config: RunConfig) -> None:
     run_dir = config.run_dir
     for part in (CONFIG_FILE, TOKENIZER):
         if not (run_dir / part).is_file():
-            raise UserError(f"{run_dir} holds nothing to resume: {part} is missing; train with --overwrite")
+            raise UserError(f"{run_dir} holds nothing to resume: {part} is missing; train without --resume")
     if name := _differing_setting(config):
         raise UserError(
             f"{run_dir / CONFIG_FILE} and the settings given differ in {name}; "

@@ -80,7 +80,7 @@ def save_bundle(folder: Path, bundle: Bundle) -> None:
         save_words(folder, bundle.source_words)
         sizes["words"] = len(bundle.source_words)
     else:
-        (folder / WORDS).unlink(missing_ok=True)  # the list of the run that training started from
+        (folder / WORDS).unlink(missing_ok=True)  # that of the run that training started from
     if bundle.threshold is not None:
         sizes["threshold"] = asdict(bundle.threshold)
     write_file(folder / METADATA, json.dumps(sizes, indent=2) + "\n")

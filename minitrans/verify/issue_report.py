@@ -71,8 +71,8 @@ def issue_markdown(report: Report, model: HFModel, name: str) -> str:
     versions = (f"transformers {transformers.__version__}, torch {torch.__version__}, Python "
                 f"{platform.python_version()}, {platform.system()} {platform.machine()}")  # fmt: skip
     if not failed:
-        no_steps = (r.detail for r in report.checks if r.id == "steps" and not r.offered)
-        why = "".join(f", but it takes no single steps: {detail}" for detail in no_steps)
+        steps = next((r for r in report.checks if r.id == "steps" and not r.offered), None)
+        why = f", but it takes no single steps: {steps.detail}" if steps else ""
         return f"# {class_name}: no check of its cache fails{why}\n\n{versions}\n"
     case = next(iter(cases_by_dtype(model).values()))
     # Where something is plainly wrong, look for that, and ignore what may be rounding.
@@ -85,7 +85,7 @@ def issue_markdown(report: Report, model: HFModel, name: str) -> str:
     lines += ["| check | what should be true | deviation | allowed | what differs first |", "|---|---|---:|---:|---|"]
     for r in failed.values():
         measured, allowed = to_str(r.failed_measurement.measured), to_str(r.failed_measurement.tolerance)
-        lines.append(f"| {r.id} | {r.claim} | {measured} | {allowed} | {r.detail.replace('|', '/')} |")
+        lines.append(f"| {r.id} | {r.claim} | {measured} | {allowed} | {r.detail.replace('|', '&#124;')} |")
     if program:
         lines += ["", "```python", f"{program}```", "", "It should print zeros, up to rounding. It prints"]
         lines += ["", "```text", printed, "```"]

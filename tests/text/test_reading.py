@@ -88,13 +88,14 @@ PAIRS_AND_THEIR_READING = [  # a pair, and what is left of it
 UNMARKED_QUESTIONS = (
     "where are you", "What’s your name", "whats that", "excuse me, how much is it", "how many old books do you have",
     "is Tom at home", "can the children swim", "isnt it late", "do you know him", "it's cold, isn't it", "R U OK",
+    "are good seats left",
     "may i come in", "what about you", "which one", "who knows", "Tom, can you help", "WHY DON'T WE GO", "wyd",
 )  # fmt: skip
 STATEMENTS = (
     "what a day it was", "how nice you are", "do your homework", "have a seat", "where you are, i am", "so do i",
     "may it rain", "where are you.", "i know where you are", "no, do it again", "what i do is dull", "whatever is left",
     "what matters is love", "what happened was bad", "doesn't matter", "is not good",
-    "was nice", "here, print it and want it",
+    "was nice meeting you", "is so cold", "here, print it and want it",
 )  # fmt: skip
 
 

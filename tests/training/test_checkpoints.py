@@ -255,8 +255,10 @@ def test_a_signal_that_was_ignored_before_training_stays_ignored(
 ) -> None:
     signal_at_step(monkeypatch, 1, signal.SIGINT, "training_step")
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a script's & has it
-    run.train(parse_config(run_flags(corpus, tmp_path / "run", max_steps=2)))
-    signal.signal(signal.SIGINT, before)
+    try:
+        run.train(parse_config(run_flags(corpus, tmp_path / "run", max_steps=2)))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (tmp_path / "run/model.json").is_file()
 
 

@@ -51,7 +51,7 @@ def finish_process(process: "subprocess.Popen[str]", code: int = 0) -> tuple[str
     with process:
         out, err = process.communicate(timeout=300)
     assert process.returncode == code, err
-    assert "Traceback" not in err
+    assert "Traceback" not in err, err
     wait_for_group_exit(process.pid)
     return out, err
 
