@@ -1,7 +1,9 @@
-"""The one exception that means "the user can put this right", and helpers for its messages."""
+"""The one exception that means "the user can put this right", helpers for its messages, and a handler of signals."""
 
 import difflib
+import signal
 from collections.abc import Iterable, Sequence
+from types import FrameType
 from typing import Any
 
 
@@ -10,6 +12,12 @@ class UserError(Exception):
 
     The command line prints it without a traceback and ends with exit code 2.
     """
+
+
+def interrupt_once(number: int, frame: FrameType | None) -> None:
+    """Handle a signal as Ctrl-C, and ignore it from then on, because it often comes twice."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def nearest_name_error(what: str, name: str, known: Iterable[str]) -> UserError:

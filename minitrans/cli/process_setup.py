@@ -9,9 +9,9 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from types import FrameType
 from typing import TextIO
 
+from minitrans.errors import interrupt_once
 from minitrans.text.lines import escape_controls
 
 GC_THRESHOLD = 100_000  # new objects that start a collection; importing PyTorch alone makes 167,000 that all stay
@@ -80,13 +80,8 @@ def interrupted_by_signals() -> Iterator[None]:
     """Let SIGTERM, or a terminal that closes, end a command as Ctrl-C does, so that half-written files are removed."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(ValueError):  # not in the main thread
-            for number, handler in ((signal.SIGTERM, signal.default_int_handler), (signal.SIGHUP, _interrupt_once)):
+            for number, handler in ((signal.SIGTERM, signal.default_int_handler), (signal.SIGHUP, interrupt_once)):
                 if (before := signal.getsignal(number)) is not signal.SIG_IGN:  # `nohup` ignores the second
                     signal.signal(number, handler)
                     stack.callback(signal.signal, number, before)
         yield
-
-
-def _interrupt_once(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)  # a closed terminal sends another
-    raise KeyboardInterrupt

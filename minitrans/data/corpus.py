@@ -28,7 +28,7 @@ from minitrans.data.batching import ID_ROWS, IdRows, id_rows, row_lengths
 from minitrans.data.readers import CHUNK, PAIR_SCHEMA, OpenSplit, iter_pair_tables, open_splits, open_train
 from minitrans.data.setting_types import read_safe_yaml
 from minitrans.data.settings import DataConfig
-from minitrans.errors import UserError
+from minitrans.errors import UserError, interrupt_once
 from minitrans.files import atomic_open, make_folder, write_file
 from minitrans.text import reading
 from minitrans.text.reading import Reader, clean, collect_symbols
@@ -204,9 +204,10 @@ def _tokenize_part(path: Path, pairs: Dataset, tokenizer: Tokenizer, split: str)
 def _tokenize_in_worker(*part: Any) -> None:
     """Tokenize a part, until SIGTERM; if that fails, the main process tries again, and reports the error."""
     with suppress(BaseException):
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, interrupt_once)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         _tokenize_part(*part)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends now anyway
 
 
 def _run_processes(workers: Sequence[BaseProcess]) -> None:

@@ -1,10 +1,12 @@
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -482,3 +484,16 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     # The text and its ids, or the text alone as strings of Python, would take more than the files themselves.
     small, large = (sum(path.stat().st_size for path in folder.iterdir()) / 1024 for folder in folders)
     assert printed_int(MEMORY_PROGRAM, tmp_path / "cache", *folders) < large - small
+
+
+@pytest.mark.parametrize("work", [int, partial(signal.raise_signal, signal.SIGTERM)])
+def test_a_process_that_has_tokenized_or_been_told_to_end_ignores_another_sigterm(
+    work: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_module, "_tokenize_part", work)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        corpus_module._tokenize_in_worker()
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
