@@ -255,11 +255,16 @@ class Report:
         return [result.id for result in self.checks if result.id not in caught]
 
     @property
+    def missing_steps(self) -> Result | None:
+        """The result for single steps, which are required, if the model does not offer them."""
+        return next((r for r in self.checks if r.id == "steps" and not r.offered), None)
+
+    @property
     def passed(self) -> bool:
         """Whether checks passed, none failed, steps are offered, and a self-test missed no sabotage and no check."""
         none_failed = any(r.passed for r in self.checks) and not any(r.failed for r in self.checks)
-        offers_steps = all(r.offered for r in self.checks if r.id == "steps")
-        return none_failed and offers_steps and all(s.caught_by for s in self.sabotages or []) and not self.blind_checks
+        all_caught = all(s.caught_by for s in self.sabotages or []) and not self.blind_checks
+        return none_failed and not self.missing_steps and all_caught
 
 
 class Deviation(float):

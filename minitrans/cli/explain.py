@@ -38,6 +38,7 @@ def explain_command(args: Namespace) -> int:
         return 0
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for i, each in enumerate(translate_sentences(translator, texts)):
-        sys.stdout.buffer.write("\n".join([""] * (i > 0) + [*draw_cross_attention(*each, width), ""]).encode())
+        picture = "\n".join(draw_cross_attention(*each, width))
+        sys.stdout.buffer.write(("\n" * (i > 0) + f"{picture}\n").encode())
         sys.stdout.buffer.flush()
     return 0

@@ -119,9 +119,9 @@ class CheckpointWriter(Checkpoint):
     A checkpoint is written between two steps: after a step's row of metrics and, if one is due, its validation, so that
     a resumed run repeats nothing and leaves nothing out.
 
-    After Ctrl-C, SIGTERM, SIGHUP or SIGUSR1 (unless ignored before) it finishes the step, writes a checkpoint and
-    stops. A second signal (but SIGHUP) stops at once, and loses what came after the last checkpoint. With several
-    processes, the first one on each machine listens for signals, and all stop together.
+    After SIGTERM, Ctrl-C, SIGHUP or SIGUSR1 (the last three unless ignored before) it finishes the step, writes a
+    checkpoint and stops. A second signal (but SIGHUP) stops at once, and loses what came after the last checkpoint.
+    With several processes, the first one on each machine listens for signals, and all stop together.
     """
 
     def __init__(self, folder: Path, config: TrainingConfig, early: EarlyStopping) -> None:

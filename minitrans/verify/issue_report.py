@@ -71,8 +71,7 @@ def issue_markdown(report: Report, model: HFModel, name: str) -> str:
     versions = (f"transformers {transformers.__version__}, torch {torch.__version__}, Python "
                 f"{platform.python_version()}, {platform.system()} {platform.machine()}")  # fmt: skip
     if not failed:
-        steps = next((r for r in report.checks if r.id == "steps" and not r.offered), None)
-        why = f", but it takes no single steps: {steps.detail}" if steps else ""
+        why = f", but it takes no single steps: {report.missing_steps.detail}" if report.missing_steps else ""
         return f"# {class_name}: no check of its cache fails{why}\n\n{versions}\n"
     case = next(iter(cases_by_dtype(model).values()))
     # Where something is plainly wrong, look for that, and ignore what may be rounding.

@@ -53,7 +53,7 @@ def print_report(report: Report, console: Console) -> None:
         print_sabotages(report, console)
     n_passed, n_offered = (sum(getattr(r, name) for r in report.checks) for name in ("passed", "offered"))
     lacking = f", {len(report.checks) - n_offered} not offered" if n_offered < len(report.checks) else ""
-    lacking += " (but steps are required)" * any(r.id == "steps" and not r.offered for r in report.checks)
+    lacking += " (but steps are required)" if report.missing_steps else ""
     seconds = sum(result.seconds for result in report.checks)
     console.print(f"\n{n_passed} passed, {n_offered - n_passed} failed{lacking} in {seconds:.1f} s", highlight=False)
 

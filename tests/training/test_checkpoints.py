@@ -447,9 +447,25 @@ def test_metrics_that_cannot_be_written_end_the_run(
     )
 
 
+def test_a_loss_that_is_nan_is_reported_even_if_the_corpus_has_gone(
+    corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    original = TranslationModule.training_step
+
+    def spoilt(self: TranslationModule, batch: Batch, batch_idx: int) -> Tensor:
+        loss = original(self, batch, batch_idx)
+        self.step_loss = loss.detach() * torch.nan
+        return loss
+
+    monkeypatch.setattr(TranslationModule, "training_step", spoilt)
+    fail(monkeypatch, "callbacks.TranslationDataModule.find_line_numbers", UserError("cannot read data.path"))
+    assert train(corpus, tmp_path / "run", max_steps=1) == 2
+    assert "in the batch: unknown; last good checkpoint: none; check these" in last_error(capsys)
+
+
 @pytest.mark.parametrize(
     ("of", "step", "flags"),
-    [("loss", 17, ""), ("corpus", 17, ""), ("loss", 21, "--data.reversed_epochs 99"), ("weight", 21, STREAM_FLAGS)],
+    [("loss", 17, ""), ("loss", 21, "--data.reversed_epochs 99"), ("weight", 21, STREAM_FLAGS)],
 )
 def test_a_loss_or_weight_that_is_nan_stops_the_run(
     of: str, step: int, flags: str, corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
@@ -461,29 +477,24 @@ def test_a_loss_or_weight_that_is_nan_stops_the_run(
         loss = training_step(self, batch, batch_idx)
         if self.global_step == step - 1:
             batches.append(batch)
-            if of != "weight":
+            if of == "loss":
                 self.step_loss = loss.detach() * torch.nan
             else:  # a single number, with a checkpoint due after step 21
                 self.model.decoder.norm.bias.data[0] = torch.nan
         return loss
 
     monkeypatch.setattr(TranslationModule, "training_step", spoilt)
-    if of == "corpus":  # which has gone meanwhile
-        fail(monkeypatch, "callbacks.TranslationDataModule.find_line_numbers", UserError("cannot read it"))
     assert train(corpus, tmp_path / "run", *flags.split()) == 2
     assert saved_steps(tmp_path / "run") == [7, 14]
     error = last_error(capsys)
     match = re.fullmatch(
         rf"minitrans: error: training failed at step {step}: the loss is ([\w.]+), or a weight is not finite after it; "
-        rf"pairs of the training data in the batch: ([\d, ]+|unknown); last good checkpoint: {tmp_path}/run/"
-        r"checkpoints/step-14.ckpt; check these pairs, or train again with a lower training.learning_rate",
+        rf"pairs of the training data in the batch: ([\d, ]+); last good checkpoint: {tmp_path}/run/checkpoints/"
+        r"step-14.ckpt; check these pairs, or train again with a lower training.learning_rate",
         error,
     )
     assert match is not None, error
-    assert (match[1] == "nan") == (of != "weight")
-    if of == "corpus":
-        assert match[2] == "unknown"
-        return
+    assert (match[1] == "nan") == (of == "loss")
     lines = [int(number) for number in match[2].split(", ")]
     assert lines == sorted(lines)
     tokenizer = Tokenizer.load(tmp_path / "run/tokenizer.model")
